@@ -247,7 +247,7 @@ def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: set[s
 
 
 def _gives_positions(graph: TensorGraph, s: Statement, extent: IndexExpr, seen: set[str]) -> bool:
-    if s.reduction in ("argmax", "argmin"):
+    if s.reduction in ARG_REDUCTIONS:
         return all(d.upper == extent for d in s.dims if d.reduce)
     extreme = s.reduction in ("max", "min") and not s.accumulate
     return (s.reduction is None or extreme) and _holds_positions(graph, s.expr, extent, seen)

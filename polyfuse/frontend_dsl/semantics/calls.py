@@ -34,11 +34,11 @@ from polyfuse.frontend_dsl.syntax.names import (
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
     REDUCTIONS,
-    reduction_form,
     axes,
     did_you_mean,
     function_meant,
     is_builtin,
+    reduction_form,
     representative,
 )
 from polyfuse.ir import tensor_graph as g

@@ -84,9 +84,9 @@ class VarRange:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`sum[h, w in 0..2](body)`; op one of sum max min prod any all mean argmax argmin arglargest argsmallest.
+    """`sum[h, w in 0..2](body)`; op one of sum max min prod any all mean argmax argmin.
 
-    `place` is that of `arglargest[h](body, place)`.
+    Of arglargest and argsmallest, `arglargest[h](body, place)`, it has the place.
     """
 
     op: str

@@ -174,12 +174,12 @@ def arg_extreme(op: str, term: Val, shape: tuple[int, ...], axis: int, mask: Arr
     return Val(at + start, np.where(lost, np.inf, 0.0))
 
 
-# --- places of an order ---------------------------------------------------------------------------------------
+# --- places of an order -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a kernel chose in a block, and which of it it chose twice. It is followed where it may be right."""
+    """What a kernel chose in a block, which is followed where it may be right, and what it chose twice."""
 
     at: Array
     twice: Array

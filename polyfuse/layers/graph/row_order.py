@@ -1,0 +1,166 @@
+"""The order of the elements of rows, and what statements that find it are made of.
+
+`RowOrder`     for a statement with arglargest or argsmallest: its rows, their elements, who comes first
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyfuse.ir.dtypes import BOOL, I32, I64, DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.tensor_graph import (
+    Apply,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    IterDim,
+    Read,
+    Statement,
+    TensorGraph,
+    depends_on,
+    map_expr,
+)
+from polyfuse.layers.graph.inline import Stored, as_read, fits, intervals, never_again
+
+
+@dataclass(slots=True)
+class RowOrder:
+    """The order of the elements that the rows of a statement's operand have.
+
+    `places` is how many of the first ones are asked for; positions are of dtype `number`.
+    """
+
+    s: Statement
+    stored: Stored
+    rows: tuple[IterDim, ...]
+    over: IterDim
+    length: int
+    places: int
+    value: Read
+    number: DType
+
+    @staticmethod
+    def of(graph: TensorGraph, s: Statement) -> RowOrder | None:
+        """Of a statement at known sizes; None where it defines no element."""
+        ranges = {n: _known(span) for n, span in intervals(s.dims).items()}
+        if any(high < low for low, high in ranges.values()):
+            return None
+        assert s.place is not None
+        (over,) = (d for d in s.dims if d.reduce)
+        used = {*depends_on(s.expr), *variables(over.lower), *variables(over.upper)}
+        for d in reversed(s.dims):
+            used |= {*variables(d.lower), *variables(d.upper)} if d.name in used else set()
+        rows = tuple(d for d in s.dims if d.name in used and not d.reduce)
+        stored = Stored(graph, replace(s, dims=(*rows, over)))
+        value = _stored_value(stored, rows, over)
+        asked = IterDim("", s.place, binary("+", s.place, 1))
+        places = _known(intervals((*s.dims, asked))[""])[1] + 1
+        low, high = ranges[over.name]
+        narrow = s.expr.dtype.bytes <= I32.bytes and fits((IConst(low), IConst(high)))
+        return RowOrder(s, stored, rows, over, high - low + 1, places, value, I32 if narrow else I64)
+
+    @property
+    def falling(self) -> bool:
+        return self.s.reduction == "arglargest"
+
+    @property
+    def row(self) -> tuple[IndexExpr, ...]:
+        """The index of a row in what is stored of each."""
+        lows = intervals(self.rows)
+        return tuple(binary("-", IVar(d.name), min(0, _known(lows[d.name])[0])) for d in self.rows)
+
+    @property
+    def first_position(self) -> int:
+        """The lowest position, where rows have the same."""
+        return _known(intervals((*self.rows, self.over))[self.over.name])[0]
+
+    @property
+    def is_even(self) -> bool:
+        """Have all rows elements in the same range?"""
+        return isinstance(self.over.lower, IConst) and isinstance(self.over.upper, IConst)
+
+    def free(self, wish: str) -> str:
+        """A name for a loop."""
+        taken = {d.name for d in self.s.dims}
+        names = (f"{self.over.name}_{wish}{'_' * k}" for k in range(len(taken) + 1))
+        return next(n for n in names if n not in taken)
+
+    # --- statements ------------------------------------------------------------------------------------
+
+    def new(self, part: str, dtype: DType, *size: int) -> str:
+        """A tensor with so many elements for each row."""
+        spans = [_known(span) for span in intervals(self.rows).values()]
+        shape = (*(IConst(high + 1 - min(0, low)) for low, high in spans), *map(IConst, size))
+        return self.stored.tensor(part, dtype, shape)
+
+    def read(self, tensor: str, *at: Index) -> Read:
+        """An element of this row."""
+        dtype = next(t.dtype for t in self.stored.tensors if t.name == tensor)
+        return Read(tensor, (*self.row, *at), dtype, self.s.span)
+
+    def define(
+        self,
+        tensor: str,
+        dims: tuple[IterDim, ...],
+        at: tuple[Index, ...],
+        e: Expr,
+        reduction: str | None = None,
+        *,
+        scatter: bool = False,
+    ) -> None:
+        """Define elements of each row by loops inside it."""
+        name, place, loops = self.stored.statement(tensor), (*self.row, *at), (*self.rows, *dims)
+        s = Statement(name, tensor, loops, place, e, reduction, scatter, self.s.span)
+        self.stored.statements.append(s)
+
+    def put(self, tensor: str, dims: tuple[IterDim, ...], at: Expr, e: Expr, size: int) -> None:
+        """Put numbers in places that data give, each in one of its own; the others are 0."""
+        r = self.free("r")
+        every = IterDim(r, IConst(0), IConst(size))
+        self.define(tensor, (every,), (IVar(r),), Const(0, e.dtype, self.s.span))
+        self.define(tensor, dims, (at,), e, "sum", scatter=True)
+
+    # --- expressions -----------------------------------------------------------------------------------
+
+    def at(self, position: IndexExpr) -> Read:
+        """The element at a position."""
+        found = map_expr(self.value, lambda x: x, lambda i: substitute(i, {self.over.name: position}))
+        assert isinstance(found, Read)
+        return found
+
+    def counted(self, index: IndexExpr) -> Expr:
+        """An index as a number of the dtype of positions."""
+        return IndexValue(index, self.number, self.s.span)
+
+    def apply(self, op: str, *args: Expr) -> Expr:
+        compares = op in ("lt", "le", "gt", "eq", "and", "or", "not", "isnan")
+        return Apply(op, args, BOOL if compares else args[0].dtype, self.s.span)
+
+    def first(self, a: Expr, b: Expr, tie: Expr) -> Expr:
+        """Does `a` come before `b`, if of equal ones `tie` says so? A NaN is larger than all numbers."""
+        large, small = (a, b) if self.falling else (b, a)
+        equal = self.apply("and", self.apply("eq", a, b), tie)
+        found = self.apply("or", self.apply("gt", large, small), equal)
+        if not a.dtype.is_float:
+            return found
+        sure = self.apply("or", tie, self.apply("not", self.apply("isnan", small)))
+        return self.apply("or", found, self.apply("and", self.apply("isnan", large), sure))
+
+
+def _stored_value(stored: Stored, rows: tuple[IterDim, ...], over: IterDim) -> Read:
+    """The operand, which is the same wherever it is read."""
+    e = stored.s.expr
+    source = never_again(stored.graph, e)
+    if source is not None and isinstance(e, Read):
+        stored.tensors.append(source)
+        return e
+    dims = (*rows, replace(over, reduce=False))
+    return stored.new("value", dims, e, None, as_read(dims, e))
+
+
+def _known(span: tuple[IndexExpr, IndexExpr]) -> tuple[int, int]:
+    low, high = span
+    assert isinstance(low, IConst) and isinstance(high, IConst)  # sizes have values
+    return low.value, high.value
