@@ -218,6 +218,18 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
         body(X, "y[i] = max[j in 0..i](x[j])"), {"N": 3}, "PF359", 2, 3,
         "max of no elements: for i = 0 (N = 3)",
     ),
+    "a place behind the last": (
+        body("op f(x: f32[N, M]) -> (y: i64[N, 3])", "y[i, k] = arglargest[j](x[i, j], k)"), None, "PF380", 2, 3,
+        "a place that its elements do not have: for i = 0, k = 1 (N = 1, M = 1), place 1 is not in 0..1",
+    ),
+    "a place behind the last of a triangle": (
+        body("op f(x: f32[N]) -> (y: i64[N])", "y[i] = argsmallest[j in 0..i+1](x[j], 1)"), {"N": 3}, "PF380", 2, 3,
+        "for i = 0 (N = 3), place 1 is not in 0..1",
+    ),
+    "a place before the first": (
+        body("op f(x: f32[N]) -> (y: i64[N])", "y[i] = argsmallest[j](x[j], i - 1)"), {"N": 3}, "PF380", 2, 3,
+        "for i = 0 (N = 3), place -1 is not in 0..3",
+    ),
     "a negative extent": (
         body("op f(x: f32[N]) -> (y: f32[N - 2])", "y[i] = x[i + 1] for i in 0..N - 2"), {"N": 1}, "PF360",
         1, 21, "extent N - 2 of y is -1 (N = 1)",

@@ -1086,3 +1086,19 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
     name: ({n: _typed(a, np.float32) for n, a in inputs.items()}, expect)
     for name, (inputs, expect) in _PROGRAMS.items()
 }
+
+
+# --- orders ----------------------------------------------------------------------------------------
+
+
+def topk(x: Array, K: int) -> dict[str, Array]:
+    at = np.lexsort((np.broadcast_to(np.arange(x.shape[-1]), x.shape), -x), axis=-1)[..., :K]
+    return {"v": np.take_along_axis(x, at, -1), "i": at}
+
+
+for _l in LEADS:
+    for _t, _k in ((1, 1), (6, 2), (40, 5)):
+        add("topk", topk, x=np.round(normal(*_l, _t), 1), given={"K": _k})
+        add("sort", lambda x: np.sort(x, -1), x=np.round(normal(*_l, _t), 1))
+        add("argsort", lambda x: np.argsort(x, -1, kind="stable"), x=np.round(normal(*_l, _t), 1))
+add("topk", topk, dtypes=("f16", "bf16"), x=np.round(normal(3, 9), 1), given={"K": 4})

@@ -231,9 +231,19 @@ def _prove_place(proofs: Proofs, s: Statement) -> None:
         text = f"{s.reduction} takes a place that its elements do not have"
         return f"{text}: {proofs.place(outer, x)}, place {value} is not in 0..{top}"
 
-    moved = next((v for v in variables(place)), None)
-    ranged = f"give '{moved}' the range of the places, or " if moved else ""
-    proofs.settle(o, find, f"{ranged}state that there are as many: `where {count} > {place}`", outer)
+    proofs.settle(o, find, _enough_places(place, count, outer), outer)
+
+
+def _enough_places(place: IndexExpr, count: IndexExpr, outer: tuple[IterDim, ...]) -> str:
+    """What can be done about a place that may be beyond the last element."""
+    moved = list(variables(place))
+    stated = f"where {count} > {place}"
+    if isinstance(place, IVar):
+        stated = next(f"where {count} >= {d.upper}" for d in outer if d.name == place.name)
+    if variables(count) or (moved and not isinstance(place, IVar)):
+        return f"give '{moved[0]}' the range of the places" if moved else "give the elements a longer range"
+    ranged = f"give '{moved[0]}' the range of the places, or " if moved else ""
+    return f"{ranged}state that there are as many: `{stated}`"
 
 
 def _prove_extents(proofs: Proofs, t: Tensor) -> None:
