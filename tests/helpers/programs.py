@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from program_expressions import MOST_POINTS, SIZES, Axes, Expressions, Start, Tensor, padded
 
+from polyfuse.ir.ops import PLACED
+
 
 @dataclass(frozen=True)
 class RandomProgram:
@@ -334,7 +336,7 @@ class _Maker(Expressions):
         return True
 
     def argument(self) -> bool:
-        """argmax of an input: its elements are exact, so the choice is decided."""
+        """argmax of an input or the like: its elements are exact, so the choice is decided."""
         found = [t for t in self.tensors if t.is_input and self.is_float(t) and len(t.extents) == 2]
         if not found:
             return False
@@ -343,7 +345,10 @@ class _Maker(Expressions):
             return False
         t.used = True
         self.covered.update(("i0", "i1"))
-        right = f"{self.rng.choice(['argmax', 'argmin'])}[i1]({t.name}[i0, i1])"
+        name = self.rng.choice(["argmax", "argmin", "arglargest", "argsmallest"])
+        places = ["0", f"({t.extents[1]}) // 2", f"i0 % ({t.extents[1]})"]
+        place = f", {self.rng.choice(places)}" if name in PLACED else ""
+        right = f"{name}[i1]({t.name}[i0, i1]{place})"
         self.define(self.new_tensor(t.extents[:1], "i64"), ["i0"], right, {"i0": f"0..{t.extents[0]}"})
         return True
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from row_arrays import Array, laid_out, random_indices, random_layout, random_values
 from row_expressions import EXTENT, RowExpressions, RowTensor
 
+from polyfuse.ir.ops import PLACED
+
 COLUMNS = (
     0, 1, 2, 3, *range(7, 18), 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 80, 81, 100, 127, 128, 129,
     *range(255, 261), 300, 400, 519, 768,
@@ -267,8 +269,10 @@ class _Maker(RowExpressions):
         """The place of an extreme of an input: its elements are exact, so the choice is decided."""
         axes, over = self.rng.choice([("t", "h"), ("t", "h"), ("h", "t")])
         if self.need(EXTENT[over]):
-            name = self.rng.choice(["argmax", "argmin"])
-            self.let(axes, f"{name}[{RANGES[over]}](x[t, h])", "i64")
+            name = self.rng.choice(["argmax", "argmin", "arglargest", "argsmallest"])
+            places = ["0", f"{EXTENT[over]} - 1", f"{EXTENT[over]} // 3", f"{axes[0]} % {EXTENT[over]}"]
+            place = f", {self.rng.choice(places)}" if name in PLACED else ""
+            self.let(axes, f"{name}[{RANGES[over]}](x[t, h]{place})", "i64")
 
     def softmax(self) -> str:
         axes, over = self.rng.choice([("t", "h"), ("t", "h"), ("h", "t")])

@@ -134,6 +134,8 @@ class Slow:
         if s.reduction is None:
             return self.value(s.expr, env)
         terms = self._instances(tuple(d for d in s.dims if d.reduce), env)
+        if s.place is not None:
+            return self._placed(s, terms, evaluate(s.place, {**self.sizes, **env}))
         if s.reduction.startswith("arg"):
             return self._argument(s, terms)
         total: Any = None
@@ -152,6 +154,17 @@ class Slow:
             if better:
                 best, at = x, inner[s.reduction_dims[0]]
         return at
+
+    def _placed(self, s: Statement, terms: Iterator[Env], place: int) -> int:
+        falling = s.reduction == "arglargest"
+        found = []
+        for inner in terms:
+            x = self.value(s.expr, inner).item()
+            found.append(
+                (((x == x) == falling, 0 if x != x else -x if falling else x), inner[s.reduction_dims[0]])
+            )
+        assert 0 <= place < len(found)
+        return sorted(found)[place][1]
 
     def _accumulated(self, name: str) -> dict[Cell, Any]:
         if name in self.scattered:
