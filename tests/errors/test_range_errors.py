@@ -219,11 +219,13 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
         "max of no elements: for i = 0 (N = 3)",
     ),
     "a place behind the last": (
-        body("op f(x: f32[N, M]) -> (y: i64[N, 3])", "y[i, k] = arglargest[j](x[i, j], k)"), None, "PF380", 2, 3,
+        body("op f(x: f32[N, M]) -> (y: i64[N, 3])", "y[i, k] = arglargest[j](x[i, j], k)"), None,
+        "PF380", 2, 3,
         "a place that its elements do not have: for i = 0, k = 1 (N = 1, M = 1), place 1 is not in 0..1",
     ),
     "a place behind the last of a triangle": (
-        body("op f(x: f32[N]) -> (y: i64[N])", "y[i] = argsmallest[j in 0..i+1](x[j], 1)"), {"N": 3}, "PF380", 2, 3,
+        body("op f(x: f32[N]) -> (y: i64[N])", "y[i] = argsmallest[j in 0..i+1](x[j], 1)"), {"N": 3},
+        "PF380", 2, 3,
         "for i = 0 (N = 3), place 1 is not in 0..1",
     ),
     "a place before the first": (

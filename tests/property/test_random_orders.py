@@ -1,7 +1,7 @@
 """Random orders of rows, judged by NumPy alone where the elements are exact, else by the reference.
 
-Rows are whole, begin later or grow; elements are numbers of every type with NaN, infinities and many equal ones, or
-computed; places are few, all, or one. Sizes reach from 0 to rows that are merged from several runs.
+Rows are whole, begin later or grow; elements are numbers of every type, with NaN, infinities and equal ones,
+or computed; places are few, all, or one. Sizes reach from 0 to rows that are merged from several runs.
 """
 
 from __future__ import annotations

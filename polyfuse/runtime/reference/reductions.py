@@ -214,6 +214,9 @@ def arg_place(
     value, error, inside = (np.take_along_axis(x, mine, axis) for x in (v, e, valid))
     fits = (value - error <= high) & (value + error >= low) | (np.isnan(value) & np.isnan(chosen))
     fits |= undecided(error) | undecided(bound)
+    # A position that an earlier place has is wrong here: the reference says the one before its own.
+    again = choice.twice & (choice.at == at + first)
+    at = np.where(again, np.take_along_axis(order, np.clip(place - 1, 0, last), axis), at)
     return Val(np.where(lost & known & inside & fits, mine, at) + first)
 
 

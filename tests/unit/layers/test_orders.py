@@ -1,0 +1,98 @@
+"""What stands at a place of an order, as plain reductions: the way of a row, and the number of kernels."""
+
+from __future__ import annotations
+
+import pytest
+from equivalence import fixed_graph_of, seeded_inputs
+
+from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.verify_graph import verify_graph
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.graph.orders import LONG, ROUNDS, RUN
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.library import standard_programs
+from polyfuse.options import Options
+from polyfuse.runtime.reference.evaluate import evaluate
+
+ORDER = "op f(x: {0}[T, H]) -> (i: i64[T, K]) where K == {2}, H >= {2} {{ i[t, k] = {1}[h](x[t, h], k) }}"
+ROUTER = """op f(x: f32[T, H]) -> (v: f32[T, 8], i: i64[T, 8], s: f32[T]) where H >= 8 {
+  p = softmax(x)
+  (v, i) = topk(p, K=8)
+  s[t] = sum[k](v[t, k])
+}"""
+
+
+def order(dtype: str = "f32", name: str = "arglargest", places: int = 1, length: int = 9) -> TensorGraph:
+    return fixed_graph_of(ORDER.format(dtype, name, places), T=3, H=length, K=places)
+
+
+def parts(graph: TensorGraph) -> set[str]:
+    """What the names of temporaries say of the way."""
+    return {t.name.split("__")[-1] for t in graph.tensors if "__" in t.name}
+
+
+ROUNDED, COUNTED = {"best", "at"}, {"count", "at"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "way"),
+    [
+        (order(length=64, places=8), ROUNDED),
+        (order(length=4 * LONG, places=ROUNDS), ROUNDED),
+        (order(length=64, places=17), COUNTED),
+        (order(length=64, places=64), COUNTED),
+        (order(length=1, places=1), ROUNDED),
+        (order(name="argsmallest", length=64, places=8), COUNTED),
+        (order("i32", "argsmallest", length=64, places=8), ROUNDED),
+    ],
+)
+def test_few_places_are_found_in_rounds_and_many_by_counting(graph: TensorGraph, way: set[str]) -> None:
+    verify_graph(graph)
+    assert parts(graph) == way
+    assert all(s.place is None for s in graph.statements)
+
+
+def test_long_rows_are_merged_from_runs() -> None:
+    graph = order(length=2 * LONG + 1, places=ROUNDS + 1)
+    verify_graph(graph)
+    assert f"run{4 * RUN}" in parts(graph) and "best" not in parts(graph)
+
+
+def test_positions_of_rows_with_small_numbers_are_of_32_bits() -> None:
+    assert {t.dtype.name for t in order().tensors if t.name.endswith("__at")} == {"i32"}
+    assert {t.dtype.name for t in order("f64").tensors if t.name.endswith("__at")} == {"i64"}
+
+
+@pytest.mark.parametrize(("rows", "length", "places"), [(0, 5, 2), (2, 5, 0), (0, 0, 0), (3, 0, 0)])
+def test_nothing_is_asked(rows: int, length: int, places: int) -> None:
+    graph = fixed_graph_of(ORDER.format("f32", "arglargest", places), T=rows, H=length, K=places)
+    verify_graph(graph)
+    assert evaluate(graph, {}, seeded_inputs(graph))["i"].value.shape == (rows, places)
+
+
+@pytest.mark.parametrize("name", ["arglargest", "argsmallest"])
+@pytest.mark.parametrize(("length", "places"), [(9, 2), (9, 9), (LONG + 9, 70)])
+def test_the_plain_reductions_give_the_same_order(name: str, length: int, places: int) -> None:
+    text = ORDER.format("f32", name, places)
+    sizes = {"T": 2, "H": length, "K": places}
+    before = instantiate(parse_text(text), "f")
+    after = fixed_graph(before, sizes)
+    inputs = {n: a.round(1) for n, a in seeded_inputs(after).items()}
+    want, got = evaluate(before, sizes, inputs)["i"], evaluate(after, {}, inputs)["i"]
+    assert (want.value == got.value).all() and not want.undecided.any() and not got.undecided.any()
+
+
+@pytest.mark.machine("zen3")
+@pytest.mark.parametrize("target", ["cpu", "emulate"])
+def test_the_experts_of_a_router_are_chosen_in_one_kernel(target: str) -> None:
+    """With the softmax before them and a sum behind."""
+    graph = instantiate((parse_text(ROUTER), *standard_programs()), "f")
+    options = Options(device="H200" if target == "emulate" else None, progress=False)
+    layers = {"stitching": Stitching(), "packing": Packing()}
+    sizes = {"T": 4096, "H": 64}
+    made = Compilation(graph, sizes, LoopFusion(), options, target=target, **layers)
+    assert len(emitted(Watch(options), made)[1].plan.launches) == 1
