@@ -205,7 +205,7 @@ def test_completion_at_the_top() -> None:
 
 def test_completion_of_types() -> None:
     assert "bf16" in proposed("op f[F: float](x: |") and "F" in proposed("op f[F: float](x: |")
-    assert proposed("op f[F: float, K: |") == ["float", "int", "size"]
+    assert proposed("op f[F: float, K: |") == ["float", "int", "number", "size"]
 
 
 def test_completion_in_a_body() -> None:
