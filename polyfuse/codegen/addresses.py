@@ -13,7 +13,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, PlanBuffer
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Role, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Role, walk, within_text
 from polyfuse.source import NO_SPAN, Span
 
 
@@ -111,9 +111,20 @@ class Addresses:
     def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
         """Store the number of the check in the status cell if the index is out of range; then clamp."""
         placed = (x.span for x in walk(e) if x.span != NO_SPAN)
-        self.checks.append((next(placed, NO_SPAN), str(extent)))
+        self.checks.append((next(placed, NO_SPAN), f"0..{extent}"))
         value = printer.cast(printer.expr(e), e.dtype, I64)
         return self.reported(printer, value, printer.index(extent), len(self.checks))
+
+    def within(self, printer: Printer, e: Apply) -> str:
+        """A number; that of the check goes to the status cell where it does not lie between the others."""
+        value, least, most = map(printer.expr, e.args)
+        self.checks.append((e.span, within_text(e)))
+        return self.kept_within(*map(bare, (value, least, most)), len(self.checks))
+
+    def kept_within(self, value: str, least: str, most: str, number: int) -> str:
+        """The number; that of the check goes to the status cell if it is not within."""
+        test = f"q < {least} || q > {most}"
+        return f"({{ const pf_i64 q = {value}; if ({test}) *status = {number}; q; }})"
 
     def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
         """The index within its bounds; the number of the check goes to the status cell if it was not."""

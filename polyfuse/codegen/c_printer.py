@@ -71,7 +71,8 @@ class Printer:
 
     `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
     a conditional is computed in vain (checked builds must not report it).  `made` collects what of certain
-    decisions the text has (`codegen.decisions`), `roles` what it has declared.
+    decisions the text has (`codegen.decisions`), `roles` what it has declared.  `within` prints a number that
+    is checked.
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
@@ -80,6 +81,7 @@ class Printer:
     index_type: str = "pf_i64"
     made: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
     roles: dict[str, LocalRole] = field(default_factory=dict, kw_only=True)
+    within: Callable[[Printer, Apply], str] | None = field(default=None, kw_only=True)
 
     # --- statements -----------------------------------------------------------------------------------
 
@@ -221,6 +223,8 @@ class Printer:
                 return self._select(e)
             case Apply("pow", (base, _)) if (n := exponent(e)) is not None:
                 return self.power(base, n)
+            case Apply("within", (value, _, _)):
+                return self.expr(value) if self.within is None else self.within(self, e)
             case Apply(op, args):
                 return self.operation(op, [self.expr(a) for a in args], args[0].dtype)
             case _:

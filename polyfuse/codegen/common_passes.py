@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.guards import simplify_guards
 from polyfuse.codegen.passes import Loops, Pass, PassContext, on_block
+from polyfuse.codegen.transforms.data_ranges import data_ranges
 from polyfuse.codegen.transforms.lower_statements import forward_stores, lower_statements
 from polyfuse.codegen.transforms.nan_free_extremes import nan_free_extremes
 from polyfuse.codegen.transforms.outline import block_tree
@@ -26,6 +27,11 @@ COMMON = (
         "simplify-guards",
         "conditions that the loops around decide are resolved",
         on_block(lambda k, b, cx: simplify_guards(b)),
+    ),
+    Pass(
+        "data-ranges",
+        "loops have the bounds that data gives, in place of conditions",
+        on_block(lambda k, b, cx: data_ranges(k, b, cx.numbers)),
     ),
     Pass(
         "nan-free-extremes",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Literal, TypeAlias
 
-from polyfuse.ir.dtypes import BOOL, F32, I32, DType
+from polyfuse.ir.dtypes import BOOL, DType
 
 Exactness = Literal["exact", "rounded", "approximate"]
 Ulp: TypeAlias = tuple[float, float]
@@ -34,6 +34,7 @@ class Takes(Enum):
     ANY = "any"
     F32 = "f32"
     I32 = "i32"
+    I64 = "i64"
 
     def has(self, dtype: DType) -> bool:
         """Is it one of these dtypes?"""
@@ -47,7 +48,7 @@ class Takes(Enum):
             case Takes.ANY:
                 return True
             case _:
-                return dtype is (F32 if self is Takes.F32 else I32)
+                return dtype.name == self.value
 
 
 class Cost(Enum):
@@ -351,6 +352,9 @@ _ROWS = (
     Op("dot_bytes", 2, Takes.I32, _EXACT, PLAIN),
     Op("pair",      2, Takes.F32, _EXACT, PLAIN),
     Op("dot_pairs", 2, Takes.F32, None,   PLAIN),
+    # Nor this: the first of three numbers, which checked builds refuse where it is less than the second or
+    # more than the third.
+    Op("within",    3, Takes.I64, _EXACT, CHEAP, baseline="{0}"),
 )  # fmt: skip
 
 OPS: dict[str, Op] = {o.name: o for o in _ROWS}

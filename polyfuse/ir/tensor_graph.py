@@ -31,7 +31,7 @@ from enum import Enum
 from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, variables
+from polyfuse.ir.index_expr import IndexExpr, as_index, binary, variables
 from polyfuse.ir.ops import ARG_REDUCTIONS as ARG_REDUCTIONS
 from polyfuse.ir.ops import COMBINES, INFIX
 from polyfuse.source import NO_SPAN, Span
@@ -391,6 +391,14 @@ def map_index(
 
 def format_index(i: Index) -> str:
     return format_expr(i) if isinstance(i, EXPR_TYPES) else str(i)
+
+
+def within_text(e: Apply) -> str:
+    """The range of integers that a `within` lies in."""
+    _, least, most = e.args
+    low = least.index if isinstance(least, IndexValue) else least
+    high = most.index if isinstance(most, IndexValue) else as_index(int(most.value))  # type: ignore[union-attr]
+    return f"{format_index(low)}..{binary('+', high, 1)}"
 
 
 def format_expr(e: Expr) -> str:

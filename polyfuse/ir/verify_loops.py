@@ -27,6 +27,7 @@ from polyfuse.ir.loop_ir import (
     Exec,
     For,
     If,
+    LocalRole,
     Node,
     OwnedLoop,
     Prefetch,
@@ -37,6 +38,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
     format_block,
+    index_of,
     nodes_of,
 )
 from polyfuse.ir.ops import COMBINES
@@ -119,6 +121,8 @@ class LoopVerifier:
                     self._expr(value)
                     self._same(value.dtype, dtype, name)
                 self.declare(name, dtype, ARRAY if count else SCALAR)
+                if n.role is LocalRole.INDEX:
+                    self.variables.add(index_of(name).name)
             case Store(buffer, indices, value):
                 self._expr(value)
                 self._same(value.dtype, self._element(buffer, indices), buffer)

@@ -42,6 +42,7 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
     begin_of,
     end_of,
+    index_of,
     nodes_of,
     vector_rows,
 )
@@ -277,6 +278,9 @@ class LoopProgram:
                 if role is LocalRole.PLACES:
                     self.places.add(name)
                 self._declare(name, dtype, value, count, depth)
+                if role is LocalRole.INDEX and value is not None:
+                    self.own.add(index_of(name).name)
+                    self.line(f"i_{index_of(name).name} = {self.expr(Read(name, (), dtype))}", depth)
             case Store(buffer, indices, value):
                 stored = self.expr(value)
                 self.line(f"{self.element(buffer, indices, value.dtype)} = {stored}", depth)

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
-from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.index_expr import IndexExpr, substitute
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
     Declare,
     For,
+    LocalRole,
     Node,
     Store,
     TransposedTile,
     Update,
+    index_of,
     map_nodes,
     map_values,
     nodes_of,
@@ -73,6 +75,15 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
     def expr(e: Expr) -> Expr:
         return replace(e, tensor=names.get(e.tensor, e.tensor)) if isinstance(e, Read) else e
 
+    indices = {
+        index_of(n.name).name: index_of(names[n.name])
+        for n in nodes_of(block)
+        if isinstance(n, Declare) and n.role is LocalRole.INDEX and n.name in names
+    }
+
+    def index(i: IndexExpr) -> IndexExpr:
+        return substitute(i, indices) if indices else i
+
     def node(n: Node) -> Node:
         match n:
             case Store(buffer) | Update(buffer):
@@ -86,4 +97,4 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
             case _:
                 return n
 
-    return map_nodes(map_values(block, expr, lambda i: i), node)
+    return map_nodes(map_values(block, expr, index), node)

@@ -443,6 +443,7 @@ class _Emitter:
             flushes=self.knobs.on.flushes,
             strip=strip_of(places.kernel, f),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
+            within=places.within if self.checked else None,
         )
         parameters = self._parameters(places)
         parameters += [(f"const pf_i64 {f.time.var}", f.time.var)] if f.time else []

@@ -105,6 +105,9 @@ class DeviceAddresses(Addresses):
     def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
         return f"pf_checked({bare(value)}, {bare(bound)}, {number}, status)"
 
+    def kept_within(self, value: str, least: str, most: str, number: int) -> str:
+        return f"pf_within({value}, {least}, {most}, {number}, status)"
+
 
 # --- printing ---------------------------------------------------------------------------------------------
 
@@ -121,6 +124,12 @@ _CHECKED = """\
 PF_INLINE pf_i64 pf_checked(pf_i64 index, pf_i64 bound, pf_i64 number, pf_i64* status) {
   if (index < 0 || index >= bound) *status = number;
   return index < 0 ? 0 : index >= bound ? bound - 1 : index;
+}
+
+// A number; that of the check goes to the status cell if it does not lie between the others.
+PF_INLINE pf_i64 pf_within(pf_i64 value, pf_i64 least, pf_i64 most, pf_i64 number, pf_i64* status) {
+  if (value < least || value > most) *status = number;
+  return value;
 }
 """
 
@@ -247,6 +256,7 @@ class _Function:
             places=self.places,
             ranges=ranges,
             in_turn=self.task.resident > 0,
+            within=self.places.within if self.places.checked else None,
         )
         self.parameters()
         own = ["const pf_i64 pf_block"] if self.inner else []

@@ -20,7 +20,7 @@ from polyfuse.frontend_dsl.semantics.ranges_infer import (
     plain_uses,
     sources_of,
 )
-from polyfuse.frontend_dsl.semantics.reductions import extract, operand_dtype, place_of, reduction_dims
+from polyfuse.frontend_dsl.semantics.reductions import extract, operand_dtype, place_of, reduction_over
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.size_algebra import simplify
 from polyfuse.frontend_dsl.semantics.typer import Typer
@@ -275,7 +275,7 @@ class Definition:
         whole = isinstance(e, ast.Reduce) and e.op != "mean"
         if whole and dtype.compute is dtype and (value_type.is_weak or value_type.compute is dtype):
             assert isinstance(e, ast.Reduce)
-            over = reduction_dims(b, e)
-            operand = b.inner(over).build(e.body, operand_dtype(b, e, dtype))
-            return e.op, tuple(over.values()), operand, place_of(b, e)
+            over = reduction_over(b, e)
+            operand = over.operand(b, e, operand_dtype(b, e, dtype))
+            return e.op, tuple(over.dims.values()), operand, place_of(b, e)
         return None, (), b.stored(e, dtype), None

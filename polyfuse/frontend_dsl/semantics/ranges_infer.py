@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.semantics.size_algebra import Facts, simplify
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.ast_walk import bounds, children, free_names, walk
+from polyfuse.frontend_dsl.syntax.ast_walk import children, free_names, walk
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.source import Span
 
@@ -56,9 +56,7 @@ def plain_uses(
             yield from plain_uses(then, is_index, inner)
             yield from plain_uses(other, is_index, inner)
             return
-        case ast.Reduce(_, ranges, body):
-            for b in bounds(ranges):
-                yield from plain_uses(b, is_index, guards)
+        case ast.Reduce(_, ranges, body):  # bounds say nothing: ptr[n]..ptr[n + 1]
             mine = {r.var for r in ranges}
             inside = plain_uses(body, lambda name: name in mine or is_index(name), guards)
             yield from (u for u in inside if u.var not in mine)

@@ -10,15 +10,18 @@ guard moves into the operand: ``sum[k](x[i-k]) if i >= 5 else 0.0`` sums ``x[i-k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 
 from polyfuse.frontend_dsl.semantics.bounds import explicit, extent_in, highest, shown_extent_in
+from polyfuse.frontend_dsl.semantics.data_bounds import Ends, ends_of, has_data, number, whole_range
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder, identity, index_variables
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex
 from polyfuse.frontend_dsl.semantics.ranges_infer import agree, mentions, plain_uses, sources_of
 from polyfuse.frontend_dsl.semantics.scope import TensorInfo
 from polyfuse.frontend_dsl.semantics.weak_types import hard
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.expr_text import expr_text
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
@@ -27,28 +30,60 @@ from polyfuse.ir.ops import ARG_REDUCTIONS
 _NOT_EMPTY = ("max", "min", "mean", "argmax", "argmin")
 
 
-def reduction_dims(b: ExprBuilder, e: ast.Reduce) -> dict[str, g.IterDim]:
-    """Names in the text -> dims of the graph."""
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a reduction runs over: names in the text -> dims of the graph; of those with bounds from data, the
+    ends."""
+
+    dims: dict[str, g.IterDim]
+    ends: dict[str, Ends]
+
+    def operand(self, b: ExprBuilder, e: ast.Reduce, dtype: DType) -> g.Expr:
+        """What is reduced, which outside of bounds from data is what never wins."""
+        inner = b.inner(self.dims)
+        holds = [ends.holds(self.dims[var], e.span) for var, ends in self.ends.items()]
+        for test in holds:
+            inner = inner.guarded(test)
+        value = inner.build(e.body, dtype)
+        op = "sum" if e.op == "mean" else e.op
+        for test in reversed(holds):
+            value = g.Select(test, value, identity(op, value.dtype, e.span), value.dtype, e.span)
+        return value
+
+
+def reduction_over(b: ExprBuilder, e: ast.Reduce) -> Over:
+    """The dims of a reduction, with the ends that are data."""
     found: dict[str, g.IterDim] = {}
+    ends: dict[str, Ends] = {}
     inside = b
     for r in e.vars:
-        try:
-            bounds = explicit(r, inside.lookup)
-        except NotIndex:
-            raise BuildError from None
-        lower, upper = bounds or (as_index(0), _inferred(b, e, r))
-        found[r.var] = g.IterDim(b.scope.variable(r.var, b.ctx), lower, upper, True)
+        data = has_data(r, inside.lookup)
+        if data:
+            bounds = whole_range(inside, r, partial(_inferred, b, e, r, data=True))
+        else:
+            try:
+                bounds = explicit(r, inside.lookup) or (as_index(0), _inferred(b, e, r))
+            except NotIndex:
+                raise BuildError from None
+        dim = found[r.var] = g.IterDim(b.scope.variable(r.var, b.ctx), *bounds, True)
+        if data:
+            ends[r.var] = ends_of(inside, r, dim)
         inside = b.inner(found)
     if e.op in _NOT_EMPTY and not b.guards:
-        _assume_not_empty(b, e, found)
-    return found
+        _assume_not_empty(b, e, {v: d for v, d in found.items() if v not in ends})
+    return Over(found, ends)
 
 
-def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange) -> IndexExpr:
+def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange, data: bool = False) -> IndexExpr:
     names = {v.var for v in e.vars}
     uses = plain_uses(e.body, lambda name: name in names or b.lookup(name) is not None)
     found = sources_of(r.var, uses, partial(extent_in, b.scope), b.typer.target)
     likely = mentions(r.var, (e.body,), partial(shown_extent_in, b.scope), (names | b.env.keys()) - {r.var})
+    if data and not found:
+        assert r.lower is not None and r.upper is not None
+        low, high = (expr_text(x) for x in (r.lower, r.upper))
+        hint = f"write its ends beside the data: {e.op}[{r.var} in max(0, {low})..min({high}, E)](...)"
+        raise b.error("PF259", f"nothing gives the range in which '{r.var}' lies", r.span, hint)
     example = f"{e.op}[{r.var} in {{}}](...)"
     upper = agree(r.var, found, likely, b.ctx.facts, b.ctx.diags, r.span, example)
     if upper is None:
@@ -74,21 +109,32 @@ def operand_dtype(b: ExprBuilder, e: ast.Reduce, want: DType) -> DType:
 
 def extract(b: ExprBuilder, e: ast.Reduce, want: DType) -> g.Expr:
     """A reduction inside an expression: a statement for it, and a read of its temp."""
-    dims = reduction_dims(b, e)
-    inner = b.inner(dims)
-    dtype = operand_dtype(b, e, want)
-    operand = inner.build(e.body, dtype)
+    over = reduction_over(b, e)
+    dims, operand = over.dims, over.operand(b, e, operand_dtype(b, e, want))
     if e.op != "mean":
         return _statement(b, e, e.op, dims, operand)
     total = _statement(b, e, "sum", dims, operand)
-    return g.Apply("div", (total, _count(b, e, dims, want)), want, e.span)
+    return g.Apply("div", (total, _count(b, e, over, want)), want, e.span)
 
 
-def _count(b: ExprBuilder, e: ast.Reduce, dims: dict[str, g.IterDim], want: DType) -> g.Expr:
+def _count(b: ExprBuilder, e: ast.Reduce, over: Over, want: DType) -> g.Expr:
     """The number of elements of a mean."""
+    dims = over.dims
     mine = {d.name for d in dims.values()}
-    if any(mine & set(variables(x)) for d in dims.values() for x in (d.lower, d.upper)):
-        return _statement(b, e, "sum", dims, g.Const(1.0, want, e.span))
+    if any(mine & set(variables(x)) for d in dims.values() for x in (d.lower, d.upper)) or any(
+        mine & index_variables(x) for ends in over.ends.values() for x in (ends.begin, ends.end)
+    ):
+        ones: g.Expr = g.Const(1.0, want, e.span)
+        for var, ends in over.ends.items():
+            none = g.Const(0.0, want, e.span)
+            ones = g.Select(ends.holds(dims[var], e.span), ones, none, want, e.span)
+        return _statement(b, e, "sum", dims, ones)
+    if over.ends:
+        counts = (
+            over.ends[v].count(d, e.span) if v in over.ends else number(binary("-", d.upper, d.lower), e.span)
+            for v, d in dims.items()
+        )
+        return g.Cast(reduce(lambda x, y: g.Apply("mul", (x, y), I64, e.span), counts), want, e.span)
     count = product(tuple(binary("-", d.upper, d.lower) for d in dims.values()))
     if isinstance(count, IConst):
         return g.Const(float(count.value), want, e.span)

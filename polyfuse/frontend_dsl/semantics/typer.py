@@ -229,7 +229,10 @@ class Typer:
     def _reduce(self, e: ast.Reduce) -> Ty:
         for r in e.vars:
             for b in bounds((r,)):
-                self.bound(b)
+                if is_data(b, self.lookup) and not self._unknown_in(b):
+                    self._data_bound(e, b)
+                else:
+                    self.bound(b)
             self._check_new_variable(r)
             self.variables.append(r.var)
         t = self.infer(e.body)
@@ -279,6 +282,20 @@ class Typer:
             if problem.code == "PF303":
                 problem.code = "PF307"
             problem.report(self.diags)
+
+    def _data_bound(self, e: ast.Reduce, b: ast.Expr) -> None:
+        """Check a bound of a reduction that is data: an integer, of what the language has no other use."""
+        t = self.infer(b)
+        if e.op in ("argmax", "argmin"):
+            hint = "compare with the greatest value: any, all, sum, prod, max, min and mean take such bounds"
+            self._error("PF258", f"{e.op} takes no bounds from data: its range may be empty", b.span, hint)
+        elif any(isinstance(x, ast.Reduce) for x in walk(b)):
+            hint = "give it a name first, as in first[n] = min[k](...), and write first[n] here"
+            self._error("PF260", "a bound holds a reduction", b.span, hint)
+        elif not (t.is_integer or t.is_unknown):
+            what = "a float" if t.is_float else f"of type {t}"
+            hint = "cast it, as in i64(x)" if t.is_float else None
+            self._error("PF260", f"this bound is {what}, not an integer", b.span, hint)
 
     def _unknown_in(self, b: ast.Expr) -> bool:
         """Does a bound hold an unknown name? That is the mistake then."""

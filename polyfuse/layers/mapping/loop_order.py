@@ -21,6 +21,7 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.extents import tensor_bytes
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.ir.data_ranges import bounding
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
@@ -165,7 +166,12 @@ def _turned_sum(graph: TensorGraph, nest: Band) -> Band | None:
         members, inner = (*members, *inner.members), inner.child
     summed = all(m.coincident and racing(graph, m, names) for m in members)
     best = max(reversed(members), key=lambda m: contiguity(graph, m, names, frozenset()))
-    if len(names) != 1 or not summed or not better(graph, best, members[-1:], names, frozenset()):
+    if (
+        len(names) != 1
+        or not summed
+        or _bounds(graph, best, nest)
+        or not better(graph, best, members[-1:], names, frozenset())
+    ):
         return None
     return Band((*(m for m in members if m != best), best), inner, True)
 
@@ -316,9 +322,17 @@ def goes_inside(graph: TensorGraph, phase: Band) -> bool:
 
 
 def _may_sink(graph: TensorGraph, m: Member, phase: Band) -> bool:
-    """Is a loop free, but for totals over it that are in no loop inside, and get one of their own?"""
+    """Is a loop free, but for totals over it that are in no loop inside, and get one of their own?  Where it
+    finds the bounds of others in data, it stays around these."""
     inside = {n for b in innermost(phase) for n in statements(b)}
-    return m.coincident and not inside & {*racing(graph, m, statements(phase))}
+    alone = not inside & {*racing(graph, m, statements(phase))}
+    return m.coincident and alone and not _bounds(graph, m, phase)
+
+
+def _bounds(graph: TensorGraph, m: Member, phase: Band) -> bool:
+    """Do bounds from data of other loops depend on one?"""
+    own = ((graph.statement(n), m.of(n)) for n in statements(phase))
+    return any({*variables(at)} & deps for s, at in own for deps in bounding(s).values())
 
 
 def sunk_strip(trip: int | None, threads: int) -> int:

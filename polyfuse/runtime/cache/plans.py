@@ -93,7 +93,7 @@ def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...
             for b in code.plan.buffers
         ],
         "copied": list(code.plan.copied),
-        "checks": [[span.start, span.end, extent] for span, extent in code.checks],
+        "checks": [[span.start, span.end, known] for span, known in code.checks],
         "decisions": [asdict(d) for d in decisions],
         **(_grid_data(code.plan) if isinstance(code, CudaCode) else _cpu_data(code.plan)),
     }

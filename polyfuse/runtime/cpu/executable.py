@@ -237,9 +237,9 @@ class CpuExecutable:
             raise self._failures.pop()
 
     def _report(self, number: int) -> None:
-        span, extent = self.code.checks[number - 1]
+        span, known = self.code.checks[number - 1]
         raise ArgumentError(
-            f"an index from data is out of range: '{span.text}' is not in 0..{extent}",
+            f"an index from data is out of range: '{span.text}' is not in {known}",
             code="PF450",
             span=span,
         )

@@ -17,7 +17,18 @@ import numpy as np
 from polyfuse.diagnostics import ArgumentError, InternalError
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, evaluate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, Select
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Select,
+    within_text,
+)
 from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.interpreter.ops import UPDATES, Value, apply_op, cast, constant, poison
 from polyfuse.runtime.interpreter.program import Guard, Loop, Node, Program, Step, Storage
@@ -45,6 +56,18 @@ class Memory:
             code="PF450",
             span=index.span,
         )
+
+    def within(self, e: Apply, value: Value, least: Value, most: Value) -> Value:
+        """The first number, which lies between the others where that is checked."""
+        bad = (value < least) | (value > most)
+        if self.checked and np.any(bad):
+            found = np.ravel(np.broadcast_to(value, np.shape(bad)))[np.argmax(np.ravel(bad))]
+            raise ArgumentError(
+                f"an index from data is out of range: '{e.span.text}' is {found}, not in {within_text(e)}",
+                code="PF450",
+                span=e.span,
+            )
+        return value
 
     def outside(self, where: Storage, at: tuple[Value, ...]) -> NoReturn:
         """An affine index that leaves its storage: the kernel is wrong."""
@@ -103,6 +126,8 @@ class ScalarRun:
                 return cast(np.int64(evaluate(index, env)), I64, dtype)
             case Read(tensor, indices):
                 return self.memory.arrays[tensor][self.place(tensor, indices, env)]
+            case Apply("within", args):
+                return self.memory.within(e, *(self.expr(a, env) for a in args))
             case Apply(op, args):
                 return apply_op(op, [self.expr(a, env) for a in args], args[0].dtype)
             case Select(cond, then, other):
@@ -290,6 +315,8 @@ class LaneRun:
             case Read(tensor, indices):
                 array, at = self._memory(tensor, indices, lanes)
                 return array[at]
+            case Apply("within", args):
+                return self.memory.within(e, *(self.expr(a, lanes) for a in args))
             case Apply(op, args):
                 return apply_op(op, [self.expr(a, lanes) for a in args], args[0].dtype)
             case Select():

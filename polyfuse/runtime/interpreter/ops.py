@@ -90,6 +90,10 @@ def _same(x: Value) -> Value:
     return x
 
 
+def _first(x: Value, low: Value, high: Value) -> Value:
+    return x
+
+
 def _never(x: Value) -> Value:
     return np.zeros(np.shape(x), np.bool_)[()]
 
@@ -104,6 +108,7 @@ _OWN_FLOAT: dict[str, Callable[..., Value]] = {
 _OWN_INTEGER: dict[str, Callable[..., Value]] = {
     "floordiv": _floor_divide, "mod": _modulo, "pow": _integer_power,
     "floor": _same, "ceil": _same, "round": _same, "isnan": _never,
+    "within": _first,
     "word": word, "dot_words": dot_words, "half": half, "dot_bytes": dot_bytes,
 }  # fmt: skip
 _NUMPY: dict[str, Callable[..., Value]] = {o.name: getattr(np, o.numpy) for o in OPS.values() if o.numpy}

@@ -30,7 +30,9 @@ from polyfuse.ir.tensor_graph import (
     Select,
     Statement,
     depends_on,
+    format_expr,
     format_index,
+    within_text,
 )
 from polyfuse.runtime.reference.ops import apply_op, cast_to, choose
 from polyfuse.runtime.reference.values import Array, Bound, Val, growth, is_exact, join, rounded, undecided
@@ -188,6 +190,12 @@ class BlockEvaluator:
             if self.checked and self._any(self._waiting_excused(bad), active):
                 what = "negative exponent of an integer" if op == "pow" else "integer division by zero"
                 self.fail("PF453" if op == "pow" else "PF452", what, e.span, bad, active)
+        if op == "within" and self.checked:
+            value, least, most = (v.v for v in vals)
+            bad = (value < least) | (value > most)
+            if self._any(self._waiting_excused(bad), active):
+                what = f"{format_expr(args[0])}: not in {within_text(e)}"
+                self.fail("PF450", what, e.span, bad, active, value)
         return apply_op(op, vals, args[0].dtype, dtype)
 
     def _select(self, e: Select, active: Active) -> Val:

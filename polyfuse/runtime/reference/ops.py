@@ -434,6 +434,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "neg": _integer(np.negative), "abs": _integer(np.abs), "sign": _integer(np.sign),
     "word": _integer(word), "dot_words": _integer(dot_words),
     "half": _integer(half), "dot_bytes": _integer(dot_bytes),
+    "within": lambda x, low, high, t: x,
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
     "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
 }  # fmt: skip
