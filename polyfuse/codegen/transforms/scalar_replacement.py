@@ -26,11 +26,13 @@ from polyfuse.ir.loop_ir import (
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     Store,
     Update,
     VectorLoad,
     VectorStore,
+    index_of,
     map_nodes,
     map_outermost,
     nodes_of,
@@ -185,6 +187,8 @@ def _hoistable(kernel: Kernel, loop: For) -> list[tuple[Update, tuple[Expr, ...]
                 case If(cond, then, other):
                     go(then, _joined(guards, _outside(cond, inner)))
                     go(other, _joined(guards, _outside(Apply("not", (cond,), BOOL), inner)))
+                case Declare(name, role=LocalRole.INDEX):
+                    inner.add(index_of(name).name)
                 case Update():
                     key = (node.buffer, node.indices, node.op)
                     same = key not in found or found[key][1] == guards

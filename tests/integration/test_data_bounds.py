@@ -1,0 +1,193 @@
+"""Bounds of reductions from data, on all targets and layers, beside loops written by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.api import LAYERS
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.runtime.numpy_baseline import baseline
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+COMPILED = ["cpu", "emulate"] if shutil.which("g++") else []
+TARGETS = ["interpret", *COMPILED]
+
+PROGRAMS = {
+    "spmm": """
+op spmm(w: f32[E], col: i32[E], ptr: i32[N + 1], x: f32[M, F]) -> (y: f32[N, F]) {
+  y[n, f] = sum[e in ptr[n]..ptr[n + 1]](w[e] * x[col[e], f])
+}""",
+    "folds": """
+op folds(v: f32[E], k: i32[E], b: bool[E], ptr: i64[N + 1])
+    -> (s: f32[N], p: f64[N], hi: f32[N], lo: f32[N], mu: f32[N], any_: bool[N], all_: bool[N], ki: i32[N]) {
+  s[n] = sum[e in ptr[n]..ptr[n + 1]](v[e] * v[e]) + 1.0
+  p[n] = prod[e in ptr[n]..ptr[n + 1]](f64(v[e]))
+  hi[n] = max[e in ptr[n]..ptr[n + 1]](v[e])
+  lo[n] = min[e in ptr[n]..ptr[n + 1]](v[e])
+  mu[n] = mean[e in ptr[n]..ptr[n + 1]](v[e])
+  any_[n] = any[e in ptr[n]..ptr[n + 1]](b[e])
+  all_[n] = all[e in ptr[n]..ptr[n + 1]](b[e])
+  ki[n] = max[e in ptr[n]..ptr[n + 1]](k[e])
+}""",
+    "windows": """
+op windows(x: f32[M, E], lo: i32[N], hi: i16[N]) -> (y: f32[N, M], total: f32) {
+  y[n, m] = sum[e in max(1, lo[n])..min(hi[n] + 2, E - 1)](x[m, e - 1] * x[m, e + 1])
+  total = sum[n in 0..N, e in lo[n]..hi[n]](x[0, e] * (n + 1))
+}""",
+    "computed": """
+op computed(x: f32[N, E], length: i32[N], k: i64) -> (y: f32[N, E], z: f32[N]) {
+  last[n] = min(length[n], 3)
+  m[n] = max[e in 0..last[n]](x[n, e])
+  s[n] = sum[e in 0..last[n]](exp(x[n, e] - m[n]))
+  y[n, e] = exp(x[n, e] - m[n]) / s[n] if e < last[n] else 0.0
+  z[n] = sum[e in k..E](x[n, e]) + sum[e in 0..k + 1](x[n, e])
+}""",
+}
+
+
+RESULTS = {
+    "spmm": ("y",),
+    "folds": ("s", "p", "hi", "lo", "mu", "any_", "all_", "ki"),
+    "windows": ("y", "total"),
+    "computed": ("y", "z"),
+}
+
+
+def rows(p: np.ndarray[Any, Any], count: int) -> Iterator[slice]:
+    """The elements of each row: ends are brought into the range."""
+    ends = np.clip(p.astype(np.int64), 0, count)
+    for a, b in zip(ends[:-1], ends[1:], strict=True):
+        yield slice(int(a), max(int(a), int(b)))
+
+
+def expected(name: str, x: Arrays) -> Arrays:
+    """By loops over rows, in f64."""
+    with np.errstate(all="ignore"):
+        return globals()[f"_{name}"](x)
+
+
+def _spmm(x: Arrays) -> Arrays:
+    w, dense = x["w"].astype(np.float64), x["x"].astype(np.float64)
+    y = np.zeros((len(x["ptr"]) - 1, dense.shape[1]))
+    for n, r in enumerate(rows(x["ptr"], len(w))):
+        for e in range(r.start, r.stop):
+            y[n] += w[e] * dense[min(max(int(x["col"][e]), 0), len(dense) - 1)]
+    return {"y": y}
+
+
+def _folds(x: Arrays) -> Arrays:
+    v, k, b = x["v"].astype(np.float64), x["k"], x["b"]
+    each = [*rows(x["ptr"], len(v))]
+    return {
+        "s": np.array([(v[r] ** 2).sum() + 1 for r in each]),
+        "p": np.array([v[r].prod() for r in each]),
+        "hi": np.array([v[r].max(initial=-np.inf) for r in each]),
+        "lo": np.array([v[r].min(initial=np.inf) for r in each]),
+        "mu": np.array([v[r].sum() / np.float64(r.stop - r.start) for r in each]),
+        "any_": np.array([b[r].any() for r in each], bool),
+        "all_": np.array([b[r].all() for r in each], bool),
+        "ki": np.array([k[r].max(initial=np.iinfo(np.int32).min) for r in each], np.int32),
+    }
+
+
+def _windows(x: Arrays) -> Arrays:
+    d, lo, hi = x["x"].astype(np.float64), x["lo"].astype(int), x["hi"].astype(int)
+    m, count = d.shape
+    y, total = np.zeros((len(lo), m)), 0.0
+    for n in range(len(lo)):
+        for e in range(max(1, lo[n]), min(hi[n] + 2, count - 1)):
+            y[n] += d[:, e - 1] * d[:, e + 1]
+        for e in range(max(0, lo[n]), min(hi[n], count)):
+            total += d[0, e] * (n + 1)
+    return {"y": y, "total": np.array(total)}
+
+
+def _computed(x: Arrays) -> Arrays:
+    d, k = x["x"].astype(np.float64), int(x["k"])
+    y, z = np.zeros_like(d), np.zeros(len(d))
+    for n in range(len(d)):
+        last = max(0, min(int(x["length"][n]), 3, d.shape[1]))
+        e = np.exp(d[n, :last] - d[n, :last].max(initial=-np.inf))
+        y[n, :last] = e / e.sum()
+        z[n] = d[n, max(k, 0) :].sum() + d[n, : max(k + 1, 0)].sum()
+    return {"y": y, "z": z}
+
+
+# What pointers may be: rows without elements, all of them in one row, backward and overlapping, outside.
+POINTERS = {
+    "even": lambda n, e: np.linspace(0, e, n + 1),
+    "empty": lambda n, e: np.zeros(n + 1),
+    "one": lambda n, e: np.where(np.arange(n + 1) > n // 2, e, 0),
+    "backward": lambda n, e: np.linspace(e, 0, n + 1),
+    "overlapping": lambda n, e: np.arange(n + 1) * 7 % (e + 1),
+    "outside": lambda n, e: np.arange(n + 1) * (e + 40) // max(n, 1) - 20,
+}
+INSIDE = ("even", "empty", "one")
+
+
+@cache
+def inputs(name: str, kind: str, n: int, e: int) -> Arrays:
+    rng = np.random.default_rng(n + e)
+    p = POINTERS[kind](n, e).astype(np.int64)
+    v = rng.standard_normal(e).astype(np.float32)
+    if name == "spmm":
+        x = rng.standard_normal((9, 5)).astype(np.float32)
+        return {"w": v, "col": rng.integers(0, 9, e).astype(np.int32), "ptr": p.astype(np.int32), "x": x}
+    if name == "folds":
+        k = rng.integers(-99, 99, e).astype(np.int32)
+        return {"v": v, "k": k, "b": rng.random(e) < 0.7, "ptr": p}
+    x = rng.standard_normal((3 if name == "windows" else n, e)).astype(np.float32)
+    if name == "windows":
+        return {"x": x, "lo": p[:-1].astype(np.int32), "hi": p[1:].astype(np.int16)}
+    return {"x": x, "length": p[1:].astype(np.int32), "k": np.int64(e // 2)}
+
+
+@cache
+def reference(name: str, kind: str, n: int, e: int) -> dict[str, Evaluated]:
+    given = inputs(name, kind, n, e)
+    graph = pf.parse(PROGRAMS[name]).op(name).graph({})
+    sizes = {"N": n, "E": e, "M": 9 if name == "spmm" else 3, "F": 5}
+    with np.errstate(all="ignore"):
+        return evaluate(graph, {s: sizes[s] for s in graph.sizes}, given, checked=False)
+
+
+SHAPES = [(13, 37), (1, 5), (4, 1), (130, 700)]
+CASES = [(p, k, n, e) for p in PROGRAMS for k in POINTERS for n, e in SHAPES]
+
+
+def compare(name: str, got: Any, want: dict[str, Evaluated], given: Arrays) -> None:
+    results = RESULTS[name]
+    named = dict(zip(results, got if isinstance(got, tuple) else (got,), strict=True))
+    by_hand = expected(name, given)
+    for result, found in named.items():
+        found = np.asarray(found)
+        where = (result, found, by_hand[result])
+        assert agrees(found, want[result], BY_NAME[found.dtype.name.replace("float", "f").replace("int", "i")]), where
+        if found.dtype.kind == "f":
+            scale = np.abs(by_hand[result][np.isfinite(by_hand[result])]).max(initial=1)
+            assert np.allclose(found, by_hand[result], 2e-4, 2e-4 * scale, equal_nan=True), where
+        else:
+            assert np.array_equal(found, by_hand[result]), where
+
+
+@pytest.mark.parametrize(("name", "kind", "n", "e"), CASES)
+@pytest.mark.parametrize("layers", [(), LAYERS], ids=["none", "all"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_agree(name: str, kind: str, n: int, e: int, layers: tuple[str, ...], target: str) -> None:
+    if target == "interpret" and kind not in INSIDE:
+        pytest.skip("it checks pointers")
+    if (target, name, kind) == ("interpret", "windows", "one"):
+        pytest.skip("it checks ends that are kept on one side only")
+    given = inputs(name, kind, n, e)
+    f = pf.compile(PROGRAMS[name], op=name, target=target, layers=layers)
+    compare(name, f(**given), reference(name, kind, n, e), given)
