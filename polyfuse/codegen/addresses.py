@@ -119,7 +119,7 @@ class Addresses:
         """A number; that of the check goes to the status cell where it does not lie between the others."""
         value, least, most = map(printer.expr, e.args)
         self.checks.append((e.span, within_text(e)))
-        return self.kept_within(*map(bare, (value, least, most)), len(self.checks))
+        return self.kept_within(bare(value), bare(least), bare(most), len(self.checks))
 
     def kept_within(self, value: str, least: str, most: str, number: int) -> str:
         """The number; that of the check goes to the status cell if it is not within."""

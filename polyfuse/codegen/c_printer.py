@@ -309,7 +309,7 @@ class Printer:
             case ISize(name):
                 return f"N_{name}"
             case IVar(name):
-                return name
+                return scalar_name(name) if self.roles.get(name) is LocalRole.INDEX else name
             case IBin("+" | "-" | "*" as op, left, right):
                 return f"({self.index(left)} {op} {self.index(right)})"
             case IBin("//" | "%" as op, left, right):

@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 from polyfuse.ir.contraction import Term
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, substitute
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -108,7 +108,7 @@ class LocalRole(Enum):
     PLACES = "places"  # indices, within the dims that they are for
     HELD = "held"  # totals of a strip of a row, in registers
     SHARED = "shared"  # what all iterations of a worker read, filled once for them
-    INDEX = "index"  # a number that is a variable of index expressions as well (`index_of`)
+    INDEX = "index"  # a number that is a variable of index expressions as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,6 @@ class Declare:
     value: Expr | None = None
     count: int = 0
     role: LocalRole = LocalRole.PLAIN
-
-
-def index_of(name: str) -> IVar:
-    """What the scalar of a name is called in index expressions (`LocalRole.INDEX`)."""
-    return IVar(name.removeprefix("%"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Takes(Enum):
             case Takes.ANY:
                 return True
             case _:
-                return dtype.name == self.value
+                return bool(dtype.name == self.value)
 
 
 class Cost(Enum):

@@ -393,6 +393,11 @@ def format_index(i: Index) -> str:
     return format_expr(i) if isinstance(i, EXPR_TYPES) else str(i)
 
 
+def data_bounds_it(e: Expr) -> bool:
+    """Is it reduced over a range that data bounds, and that may be empty?"""
+    return any(isinstance(x, Apply) and x.op == "within" for x in walk(e))
+
+
 def within_text(e: Apply) -> str:
     """The range of integers that a `within` lies in."""
     _, least, most = e.args

@@ -38,7 +38,6 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
     format_block,
-    index_of,
     nodes_of,
 )
 from polyfuse.ir.ops import COMBINES
@@ -122,7 +121,7 @@ class LoopVerifier:
                     self._same(value.dtype, dtype, name)
                 self.declare(name, dtype, ARRAY if count else SCALAR)
                 if n.role is LocalRole.INDEX:
-                    self.variables.add(index_of(name).name)
+                    self.variables.add(name)
             case Store(buffer, indices, value):
                 self._expr(value)
                 self._same(value.dtype, self._element(buffer, indices), buffer)

@@ -47,6 +47,8 @@ PROGRAMS = [
     ROW.format("y[i] = sum[j](x[j+1]) * g[i]"),
     ROW.format("y[i] = g[i] + sum[j](x[j-1] * x[j+1])"),
     V.format("y[t, h] = x[t, h] * sum[j](u[t, j+1])"),
+    ROW.format("y[i] = sum[j in 0..k[i]](x[j+1])"),
+    ROW.format("y[i] = sum[j in 0..x[i]](g[j])"),
     # sizes
     "op f(x: f32[N, C]) -> (y: f32[N, G]) {\n  y[n, g] = sum[c](x[n, c])\n}",
     "op f(x: f32[G*K]) -> (y: f32[G]) {\n  y[g] = sum[k in 0..K](x[g*K + k])\n}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ RESULTS = {
 def rows(p: np.ndarray[Any, Any], count: int) -> Iterator[slice]:
     """The elements of each row: ends are brought into the range."""
     ends = np.clip(p.astype(np.int64), 0, count)
-    for a, b in zip(ends[:-1], ends[1:], strict=True):
+    for a, b in pairwise(ends):
         yield slice(int(a), max(int(a), int(b)))
 
 
@@ -161,7 +162,7 @@ def reference(name: str, kind: str, n: int, e: int) -> dict[str, Evaluated]:
         return evaluate(graph, {s: sizes[s] for s in graph.sizes}, given, checked=False)
 
 
-SHAPES = [(13, 37), (1, 5), (4, 1), (130, 700)]
+SHAPES = [(13, 37), (1, 5), (4, 1), (3, 0), (0, 5), (130, 700)]
 CASES = [(p, k, n, e) for p in PROGRAMS for k in POINTERS for n, e in SHAPES]
 
 
@@ -172,7 +173,8 @@ def compare(name: str, got: Any, want: dict[str, Evaluated], given: Arrays) -> N
     for result, found in named.items():
         found = np.asarray(found)
         where = (result, found, by_hand[result])
-        assert agrees(found, want[result], BY_NAME[found.dtype.name.replace("float", "f").replace("int", "i")]), where
+        dtype = BY_NAME[found.dtype.name.replace("float", "f").replace("int", "i")]
+        assert agrees(found, want[result], dtype), where
         if found.dtype.kind == "f":
             scale = np.abs(by_hand[result][np.isfinite(by_hand[result])]).max(initial=1)
             assert np.allclose(found, by_hand[result], 2e-4, 2e-4 * scale, equal_nan=True), where
@@ -191,3 +193,71 @@ def test_targets_agree(name: str, kind: str, n: int, e: int, layers: tuple[str, 
     given = inputs(name, kind, n, e)
     f = pf.compile(PROGRAMS[name], op=name, target=target, layers=layers)
     compare(name, f(**given), reference(name, kind, n, e), given)
+
+
+def test_the_baseline_agrees() -> None:
+    for name in PROGRAMS:
+        given = inputs(name, "outside", 13, 37)
+        want = reference(name, "outside", 13, 37)
+        graph = pf.parse(PROGRAMS[name]).op(name).graph({})
+        sizes = {"N": 13, "E": 37, "M": 9 if name == "spmm" else 3, "F": 5}
+        with np.errstate(all="ignore"):
+            found = baseline(graph, {s: sizes[s] for s in graph.sizes})(given)
+        compare(name, tuple(found[r] for r in RESULTS[name]), want, given)
+
+
+# --- checked builds ---------------------------------------------------------------------------------------
+
+WRONG = {
+    "before": ([-1, 2, 5], r"'ptr\[n\]' is (-1, )?not in 0\.\.8"),
+    "behind": ([0, 2, 8], r"'ptr\[n \+ 1\]' is (8, )?not in .*\.\.8"),
+    "backward": ([0, 5, 2], r"'ptr\[n \+ 1\]' is (2, )?not in .*ptr\[.*\.\.8"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("layers", [(), LAYERS], ids=["none", "all"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_checked_builds_refuse_ends_that_are_none(kind: str, layers: tuple[str, ...], target: str) -> None:
+    p, message = WRONG[kind]
+    x = {**inputs("spmm", "even", 2, 7), "ptr": np.array(p, np.int32)}
+    f = pf.compile(PROGRAMS["spmm"], target=target, layers=layers, checked=True)
+    with pytest.raises(ArgumentError, match=message) as found:
+        f(**x)
+    assert found.value.code == "PF450"
+    f(**{**x, "ptr": np.array([0, 7, 7], np.int32)})
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_reference_refuses_them(kind: str) -> None:
+    x = {**inputs("spmm", "even", 2, 7), "ptr": np.array(WRONG[kind][0], np.int32)}
+    graph = pf.parse(PROGRAMS["spmm"]).op("spmm").graph({})
+    with pytest.raises(ArgumentError, match="not in") as found:
+        evaluate(graph, {"E": 7, "N": 2, "M": 9, "F": 5}, x)
+    assert found.value.code == "PF450"
+
+
+def test_elements_of_no_row_are_not_looked_at() -> None:
+    """What a checked build reports of an index is that of elements that are reduced."""
+    x = inputs("spmm", "even", 2, 7)
+    col = np.array([0, 99, 1, 2, 3, -5, 4], np.int32)
+    f = pf.compile(PROGRAMS["spmm"], target="interpret", checked=True)
+    y = f(**{**x, "col": col, "ptr": np.array([2, 4, 5], np.int32)})
+    assert np.isfinite(np.asarray(y)).all()
+
+
+# --- loops ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.machine("zen3")
+@pytest.mark.skipif(not COMPILED, reason="no g++")
+def test_loops_have_the_true_bounds() -> None:
+    """No condition on an element is left in the loops over rows and elements."""
+    sizes = {"N": 500, "E": 9000, "M": 400, "F": 64}
+    for name in PROGRAMS:
+        f = pf.compile(PROGRAMS[name], op=name)
+        mine = {s: sizes[s] for s in pf.parse(PROGRAMS[name]).op(name).graph({}).sizes}
+        source = f.specialize(**mine).built().code.source
+        loops = source[source.index("PF_EXPORT extern") :]
+        assert " d0" in loops, name
+        assert "?" not in "".join(x for x in loops.splitlines() if "ptr" in x), name

@@ -12,20 +12,7 @@ from polyfuse.codegen.c_printer import guards_index
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import (
-    Block,
-    Combine,
-    Declare,
-    For,
-    If,
-    LocalRole,
-    Node,
-    Store,
-    Update,
-    VectorLoad,
-    VectorStore,
-    index_of,
-)
+from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -67,8 +54,6 @@ def written(block: Block, alias: Mapping[str, str]) -> set[str]:
                 found |= written(node.then, alias) | written(node.other, alias)
             case Store(buffer) | Update(buffer) | VectorStore(buffer):
                 found.add(alias.get(buffer, buffer))
-            case Declare(name, role=LocalRole.INDEX):
-                found |= {name, index_of(name).name}
             case Declare(name) | Combine(name) | VectorLoad(name):
                 found.add(name)
             case _:

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 from polyfuse.codegen.analysis.row_batch import ROW, of_all
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.dtypes import I64, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, substitute
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.loop_ir import (
@@ -42,7 +42,6 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
     begin_of,
     end_of,
-    index_of,
     nodes_of,
     vector_rows,
 )
@@ -217,6 +216,7 @@ class LoopProgram:
     known: dict[str, str] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
     places: set[str] = field(default_factory=set)
+    numbers: set[str] = field(default_factory=set)  # scalars that are variables of indices
     globals: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     rows: dict[str, Delinearize] = field(default_factory=dict)  # in loops over a variable: others
@@ -249,6 +249,8 @@ class LoopProgram:
 
     def variable(self, name: str) -> str:
         """A variable of a loop: those that no loop of the program has are parameters."""
+        if name in self.numbers:
+            return self.expr(Read(name, (), I64))
         if name in self.own:
             return f"i_{name}"
         return self.parameters.setdefault(name, f"i_{name}")
@@ -279,8 +281,7 @@ class LoopProgram:
                     self.places.add(name)
                 self._declare(name, dtype, value, count, depth)
                 if role is LocalRole.INDEX and value is not None:
-                    self.own.add(index_of(name).name)
-                    self.line(f"i_{index_of(name).name} = {self.expr(Read(name, (), dtype))}", depth)
+                    self.numbers.add(name)
             case Store(buffer, indices, value):
                 stored = self.expr(value)
                 self.line(f"{self.element(buffer, indices, value.dtype)} = {stored}", depth)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
-from polyfuse.ir.index_expr import IndexExpr, substitute
+from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
@@ -17,7 +17,6 @@ from polyfuse.ir.loop_ir import (
     Store,
     TransposedTile,
     Update,
-    index_of,
     map_nodes,
     map_values,
     nodes_of,
@@ -76,7 +75,7 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
         return replace(e, tensor=names.get(e.tensor, e.tensor)) if isinstance(e, Read) else e
 
     indices = {
-        index_of(n.name).name: index_of(names[n.name])
+        n.name: IVar(names[n.name])
         for n in nodes_of(block)
         if isinstance(n, Declare) and n.role is LocalRole.INDEX and n.name in names
     }

@@ -25,6 +25,7 @@ from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, variables
+from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import (
@@ -33,6 +34,7 @@ from polyfuse.ir.loop_ir import (
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     Store,
     Update,
@@ -78,7 +80,7 @@ def _masked(node: Node, cond: Expr, outside: frozenset[str]) -> Block:
             return (If(asked, _all_masked(then, cond, outside), _all_masked(other, cond, outside)),)
         case Declare(name, dtype, value, count) if value is not None:
             if not count:
-                return Declare(name, dtype, _zero(dtype)), If(cond, (Store(name, (), value),))
+                return replace(node, value=_zero(dtype)), If(cond, (Store(name, (), value),))
             one = f"{name}m"
             start = _masked(Declare(one, dtype, value), cond, outside)
             return (*start, replace(node, value=Read(one, (), dtype)))
@@ -267,6 +269,10 @@ class Spmd:
     def node(self, node: Node, threaded: bool, rowed: bool) -> Block:
         """`threaded`, `rowed`: inside a loop over threads, over rows."""
         match node:
+            case Declare(name, value=value, role=LocalRole.INDEX) if value is not None:
+                low, high = of_tree(value, self.ranges)
+                self._may_be(name, int(low), int(high))
+                return (node,)
             case For(coordinate=Coordinate.ROUND):
                 return self.rounds(node, rowed)
             case For(coordinate=Coordinate.STEP):

@@ -1,9 +1,9 @@
 """Loops have the bounds that data gives.
 
-    for n in 0..N:                                            for n in 0..N:
-      for e in 0..E:                                            begin = ptr[n]; end = ptr[n + 1]
-        acc sum= w[e] if ptr[n] <= e < ptr[n + 1] else 0   ->    for e in max(0, begin)..min(E, end):
-                                                                  acc sum= w[e]
+    for n in 0..N:                                           for n in 0..N:
+      for e in 0..E:                                           begin, end = ptr[n], ptr[n + 1]   # in 0..E
+        acc sum= w[e] if ptr[n] <= e < ptr[n + 1] else 0  ->   for e in begin..end:
+                                                                 acc sum= w[e]
 
 A loop that does nothing but update totals, all of them under the same tests of its variable against numbers
 that it does not change, runs over the iterations that pass them: in others totals take what never wins.
@@ -18,7 +18,7 @@ from dataclasses import replace
 from polyfuse.codegen.analysis.invariants import aliases, written
 from polyfuse.ir.data_ranges import Test, conjuncts, test_of, tests_of
 from polyfuse.ir.dtypes import I64
-from polyfuse.ir.index_expr import binary
+from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
     Block,
@@ -28,13 +28,12 @@ from polyfuse.ir.loop_ir import (
     LocalRole,
     Node,
     Update,
-    index_of,
     map_nodes,
     map_outermost,
     nodes_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Expr, Select, depends_on, reads
+from polyfuse.ir.tensor_graph import Apply, Expr, IndexValue, Select, depends_on, reads
 
 # Loops of which each iteration is run by who runs what is around.
 _NARROWED = (Coordinate.SEQ, Coordinate.VECTOR)
@@ -52,12 +51,14 @@ def data_ranges(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> 
             return None
         declared, lower, upper = list[Node](), loop.lower, loop.upper
         for t in tests:
-            name = Declare(f"%d{next(numbers)}", I64, t.data, role=LocalRole.INDEX)
+            ends = IndexValue(loop.lower, I64), IndexValue(loop.upper, I64)
+            kept = Apply("min", (Apply("max", (t.data, ends[0]), I64), ends[1]), I64)
+            name = Declare(f"%d{next(numbers)}", I64, kept, role=LocalRole.INDEX)
             declared.append(name)
             if t.lower:
-                lower = binary("max", lower, index_of(name.name))
+                lower = binary("max", lower, IVar(name.name))
             else:
-                upper = binary("min", upper, index_of(name.name))
+                upper = binary("min", upper, IVar(name.name))
         body = map_nodes(loop.body, lambda n: _without(n, loop.var, tests))
         inner = data_ranges(kernel, body, numbers)
         return [*declared, replace(loop, lower=lower, upper=upper, body=inner)]

@@ -32,7 +32,6 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
-    index_of,
     map_nodes,
     map_outermost,
     nodes_of,
@@ -188,7 +187,7 @@ def _hoistable(kernel: Kernel, loop: For) -> list[tuple[Update, tuple[Expr, ...]
                     go(then, _joined(guards, _outside(cond, inner)))
                     go(other, _joined(guards, _outside(Apply("not", (cond,), BOOL), inner)))
                 case Declare(name, role=LocalRole.INDEX):
-                    inner.add(index_of(name).name)
+                    inner.add(name)
                 case Update():
                     key = (node.buffer, node.indices, node.op)
                     same = key not in found or found[key][1] == guards

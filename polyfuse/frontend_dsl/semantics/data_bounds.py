@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder
 from polyfuse.frontend_dsl.semantics.index_build import Lookup, NotIndex, is_data, to_index
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.expr_text import range_end_text
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
@@ -84,6 +85,14 @@ def _known_part(e: ast.Expr, lookup: Lookup, op: str) -> IndexExpr | None:
     for p in known[1:]:
         result = binary(e.callee, result, p)
     return result
+
+
+def beside_data(r: ast.VarRange, lookup: Lookup, known: str) -> str:
+    """The text of a range with the ends of a known one beside those that are data."""
+    assert r.lower is not None and r.upper is not None
+    (low, high), written = known.split(".."), [range_end_text(x) for x in (r.lower, r.upper)]
+    first = f"max({low}, {written[0]})" if is_data(r.lower, lookup) else written[0]
+    return f"{first}..{f'min({written[1]}, {high})' if is_data(r.upper, lookup) else written[1]}"
 
 
 def ends_of(b: ExprBuilder, r: ast.VarRange, dim: g.IterDim) -> Ends:

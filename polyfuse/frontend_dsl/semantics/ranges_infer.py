@@ -187,7 +187,7 @@ def agree(
     no source.
     """
     if not sources:
-        shown = example.format(_likely_range(list(likely), facts))
+        shown = example.format(likely_range(list(likely), facts))
         hint = f"'{var}' stands alone in no unguarded subscript; write its range, such as: {shown}"
         diags.error("PF302", f"nothing gives the range of '{var}'", span, hint)
         return None
@@ -206,7 +206,7 @@ def agree(
     return known.extent
 
 
-def _likely_range(found: list[tuple[IndexExpr | None, int]], facts: Facts) -> str:
+def likely_range(found: list[tuple[IndexExpr | None, int]], facts: Facts) -> str:
     """What keeps each index in its axis: ``1..T-1`` for ``c[t-1]`` and ``x[t+1]``."""
     extents = [e for e, _ in found if e is not None]
     certain = bool(extents) and all(facts.equal(extents[0], e) for e in extents)

@@ -14,14 +14,20 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from polyfuse.frontend_dsl.semantics.bounds import explicit, extent_in, highest, shown_extent_in
-from polyfuse.frontend_dsl.semantics.data_bounds import Ends, ends_of, has_data, number, whole_range
+from polyfuse.frontend_dsl.semantics.data_bounds import (
+    Ends,
+    beside_data,
+    ends_of,
+    has_data,
+    number,
+    whole_range,
+)
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder, identity, index_variables
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex
-from polyfuse.frontend_dsl.semantics.ranges_infer import agree, mentions, plain_uses, sources_of
+from polyfuse.frontend_dsl.semantics.ranges_infer import agree, likely_range, mentions, plain_uses, sources_of
 from polyfuse.frontend_dsl.semantics.scope import TensorInfo
 from polyfuse.frontend_dsl.semantics.weak_types import hard
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.expr_text import expr_text
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
@@ -80,9 +86,8 @@ def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange, data: bool = False
     found = sources_of(r.var, uses, partial(extent_in, b.scope), b.typer.target)
     likely = mentions(r.var, (e.body,), partial(shown_extent_in, b.scope), (names | b.env.keys()) - {r.var})
     if data and not found:
-        assert r.lower is not None and r.upper is not None
-        low, high = (expr_text(x) for x in (r.lower, r.upper))
-        hint = f"write its ends beside the data: {e.op}[{r.var} in max(0, {low})..min({high}, E)](...)"
+        written = beside_data(r, b.lookup, likely_range([*likely], b.ctx.facts))
+        hint = f"its ends stand beside the data, such as: {e.op}[{r.var} in {written}](...)"
         raise b.error("PF259", f"nothing gives the range in which '{r.var}' lies", r.span, hint)
     example = f"{e.op}[{r.var} in {{}}](...)"
     upper = agree(r.var, found, likely, b.ctx.facts, b.ctx.diags, r.span, example)

@@ -229,7 +229,7 @@ class Typer:
     def _reduce(self, e: ast.Reduce) -> Ty:
         for r in e.vars:
             for b in bounds((r,)):
-                if is_data(b, self.lookup) and not self._unknown_in(b):
+                if is_data(b, self.lookup):
                     self._data_bound(e, b)
                 else:
                     self.bound(b)
@@ -287,14 +287,15 @@ class Typer:
         """Check a bound of a reduction that is data: an integer, of what the language has no other use."""
         t = self.infer(b)
         if e.op in ("argmax", "argmin"):
-            hint = "compare with the greatest value: any, all, sum, prod, max, min and mean take such bounds"
+            which = "max" if e.op == "argmax" else "min"
+            hint: str | None = f"find the value with {which}, and the first index that has it with min"
             self._error("PF258", f"{e.op} takes no bounds from data: its range may be empty", b.span, hint)
         elif any(isinstance(x, ast.Reduce) for x in walk(b)):
             hint = "give it a name first, as in first[n] = min[k](...), and write first[n] here"
             self._error("PF260", "a bound holds a reduction", b.span, hint)
         elif not (t.is_integer or t.is_unknown):
             what = "a float" if t.is_float else f"of type {t}"
-            hint = "cast it, as in i64(x)" if t.is_float else None
+            hint = "cast it, as in i64(...)" if t.is_float else None
             self._error("PF260", f"this bound is {what}, not an integer", b.span, hint)
 
     def _unknown_in(self, b: ast.Expr) -> bool:

@@ -52,7 +52,12 @@ def range_text(var: ast.VarRange) -> str:
     """``i``, ``b...`` or ``i in 0..N``."""
     if var.lower is None or var.upper is None:
         return f"{var.var}..." if var.splat else var.var
-    return f"{var.var} in {_at(var.lower, _SUM, Style.RANGE)}..{_at(var.upper, _SUM, Style.RANGE)}"
+    return f"{var.var} in {range_end_text(var.lower)}..{range_end_text(var.upper)}"
+
+
+def range_end_text(end: ast.Expr) -> str:
+    """A bound of a range."""
+    return _at(end, _SUM, Style.RANGE)
 
 
 def _subscripts(indices: tuple[ast.Expr, ...]) -> str:

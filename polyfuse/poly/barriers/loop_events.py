@@ -21,6 +21,7 @@ from polyfuse.ir.loop_ir import (
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     Store,
     Update,
@@ -155,6 +156,9 @@ class _Collector:
                     self.branches(cond, then, other, env, place)
                 case Barrier() | Combine():
                     self.waits.append(Wait(node, place))
+                case Declare(name, role=LocalRole.INDEX):
+                    self.regions.numbers.add(name)
+                    self.touch(node, env, place)
                 case _:
                     self.touch(node, env, place)
 

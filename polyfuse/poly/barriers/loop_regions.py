@@ -115,6 +115,7 @@ class Regions:
     blocks: IndexExpr
     ranges: dict[str, Range] = field(default_factory=dict)
     nests: set[str] = field(default_factory=set)
+    numbers: set[str] = field(default_factory=set)  # scalars that are bounds of loops: data
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -138,7 +139,14 @@ class Regions:
         found = {THREAD} if "tx" in names or "ty" in names else set()
         if self.nests & set(names):
             found.add(BLOCK)
+        if self.numbers & set(names):
+            found.add(DATA)
         return frozenset(found)
+
+    def _known(self, left: IndexExpr, op: str, right: IndexExpr) -> str | None:
+        """A comparison as isl text, if it is affine and of no data."""
+        data = self.numbers & {*variables(left), *variables(right)}
+        return None if data else _compared(left, op, right)
 
     def loop(self, node: For, env: Mapping[str, IndexExpr]) -> tuple[Region, IndexExpr]:
         """The region of a loop and the value of its variable."""
@@ -153,12 +161,12 @@ class Regions:
         value: IndexExpr = lower + node.step * k if counted else k
         fixed = trips is not None and trips[0] == trips[1]
         if counted:
-            texts = [f"0 <= {index_text(k)}", *(_compared(value, "<", e) for e in _arms("min", upper))]
+            texts = [f"0 <= {index_text(k)}", *(self._known(value, "<", e) for e in _arms("min", upper))]
             if fixed and trips is not None:
                 texts[1:] = [f"{index_text(k)} < {trips[0]}"]
         else:
-            texts = [_compared(e, "<=", k) for e in _arms("max", lower)]
-            texts += [_compared(k, "<", e) for e in _arms("min", upper)]
+            texts = [self._known(e, "<=", k) for e in _arms("max", lower)]
+            texts += [self._known(k, "<", e) for e in _arms("min", upper)]
         self.learn(k.name, lower, upper, trips, bool(counted))
         varies = self.varies(() if fixed else variables(length))
         known = tuple(t for t in texts if t is not None)

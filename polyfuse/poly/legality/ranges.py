@@ -26,7 +26,16 @@ from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import Interval, fits, of_dtype, of_tree
-from polyfuse.ir.tensor_graph import EXPR_TYPES, IndexValue, IterDim, Role, Statement, Tensor, TensorGraph
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    IndexValue,
+    IterDim,
+    Role,
+    Statement,
+    Tensor,
+    TensorGraph,
+    data_bounds_it,
+)
 from polyfuse.poly.legality.index_overflow import arithmetic, has_room, refuse_large, span, spans_of, wrapping
 from polyfuse.poly.legality.obligations import Bad, Example, Obligation, Proofs
 from polyfuse.poly.legality.pieces import prove_pieces
@@ -188,8 +197,10 @@ def _plainly_inside(index: IndexExpr, extent: IndexExpr, dims: tuple[IterDim, ..
 
 
 def _prove_not_empty(proofs: Proofs, s: Statement) -> None:
-    """PF359: max, min, argmax and argmin have at least one element."""
+    """PF359: max, min, argmax and argmin have at least one element, unless data bounds their ranges."""
     if s.reduction not in ("max", "min", "argmax", "argmin") or s.accumulate:
+        return
+    if data_bounds_it(s.expr):
         return
     o = Obligation("PF359", s.name, f"{s.reduction} has elements", s.span)
     outer, inner = outer_dims(s), tuple(d for d in s.dims if d.reduce)

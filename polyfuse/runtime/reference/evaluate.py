@@ -31,6 +31,7 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     Tensor,
     TensorGraph,
+    data_bounds_it,
     statement_reads,
 )
 from polyfuse.runtime.reference import reductions as reduction
@@ -218,7 +219,7 @@ class Runner:
 
     def _check_not_empty(self, s: Statement, at: BlockEvaluator, mask: Active, empty: bool) -> None:
         op = cast(str, s.reduction)
-        if op in ("sum", "prod", "any", "all"):
+        if op in ("sum", "prod", "any", "all") or data_bounds_it(s.expr):
             return
         bad: Array = np.ones(at.block.shape, bool)
         if mask is not None and not empty:

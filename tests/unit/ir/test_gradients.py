@@ -22,7 +22,7 @@ RANGES = {
 WITH = [o.name for o in OPS.values() if o.gradient]
 # Numbers of no smooth function, and `digamma`, whose derivative the language has not.
 WITHOUT = {o.name for o in OPS.values() if o.gives_bool or o.takes.value == "i32"}
-WITHOUT |= {"digamma", "pair", "dot_pairs"}
+WITHOUT |= {"digamma", "pair", "dot_pairs", "within"}
 
 
 def test_every_function_has_one() -> None:
