@@ -425,7 +425,7 @@ def test_barrier_states_are_clear_for_each_launch(driver: Driver) -> None:
 
 def test_a_failed_check_has_its_place(driver: Driver) -> None:
     source = SourceText("f.pf", "y[i] = t[k[i]]")
-    spans = ((Span(source, 9, 13), "N"), (Span(source, 7, 14), "M"))
+    spans = ((Span(source, 9, 13), "0..N"), (Span(source, 7, 14), "0..M"))
     f = _made(helpers.checked_code(spans), driver)
     y = np.zeros(1, np.float32)
     f.run({"i": np.array([5]), "y": y})

@@ -334,7 +334,7 @@ def test_checked_builds_report_the_index() -> None:
     plan = GridPlan(
         (buffer("i", i, Kind.INPUT), buffer("y", y, Kind.OUTPUT)), (launch("checked", "i y status"),)
     )
-    kernels = EmulatedKernels(CudaCode(CORRECT, plan, ((span, "4"),)))
+    kernels = EmulatedKernels(CudaCode(CORRECT, plan, ((span, "0..4"),)))
     with pytest.raises(ArgumentError, match=r"'i' is not in 0\.\.4"):
         kernels.run({"i": i, "y": y})
     i[30] = 2
