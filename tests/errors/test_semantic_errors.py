@@ -170,6 +170,7 @@ STATEMENTS = [
     ("y[i] = sum[j in b[i]..M](x[i, j])", "PF260", 17, "of type bool"),
     ("y[i] = sum[j in 0..max[l](k[l])](x[i, j])", "PF260", 20, "a bound holds a reduction"),
     ("y[i] = f32(argmin[j in 0..k[i]](x[i, j]))", "PF258", 27, "argmin takes no bounds from data"),
+    ("y[i] = f32(arglargest[j in 0..k[i]](x[i, j], 0))", "PF258", 27, "arglargest takes no bounds from data"),
     ("y[i] = sum[j in 0..k[i]](x[i, min(j + 1, M - 1)])", "PF259", 12, "nothing gives the range"),
     ("y[i] = sum[j in 0..kk[i]](x[i, j])", "PF201", 20, "unknown tensor 'kk'"),
     ("y[i] = v[-1]", "PF308", 10, "indices do not wrap"),

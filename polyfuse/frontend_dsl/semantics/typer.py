@@ -286,9 +286,10 @@ class Typer:
     def _data_bound(self, e: ast.Reduce, b: ast.Expr) -> None:
         """Check a bound of a reduction that is data: an integer, of what the language has no other use."""
         t = self.infer(b)
-        if e.op in ("argmax", "argmin"):
+        if e.op in ARG_REDUCTIONS:
             which = "max" if e.op == "argmax" else "min"
-            hint: str | None = f"find the value with {which}, and the first index that has it with min"
+            found = f"find the value with {which}, and the first index that has it with min"
+            hint: str | None = None if e.op in PLACED else found
             self._error("PF258", f"{e.op} takes no bounds from data: its range may be empty", b.span, hint)
         elif any(isinstance(x, ast.Reduce) for x in walk(b)):
             hint = "give it a name first, as in first[n] = min[k](...), and write first[n] here"
