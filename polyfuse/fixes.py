@@ -54,9 +54,15 @@ def _lookalike(d: Diagnostic, span: Span, program: ast.Program | None) -> Fix | 
         return Fix(hint, (Edit(span, " "),), True)
     if hint == "it cannot be seen; delete it":
         return Fix("delete it", (Edit(span, ""),), True)
-    if span.text == "^":
-        return Fix("write **", (Edit(span, "**"),), False)
     return None
+
+
+def _power(d: Diagnostic, span: Span, program: ast.Program | None) -> Fix | None:
+    """PF216: `^` between floats."""
+    if "written '**'" not in (d.hint or "") or span.text.count("^") != 1:
+        return None
+    at = span.start + span.text.index("^")
+    return Fix("write **", (Edit(Span(span.source, at, at + 1), "**"),), False)
 
 
 def _number(d: Diagnostic, span: Span, program: ast.Program | None) -> Fix | None:
@@ -138,6 +144,7 @@ def _whole_line(span: Span) -> Span:
 
 _BY_CODE: dict[str, Callable[[Diagnostic, Span, ast.Program | None], Fix | None]] = {
     "PF104": _lookalike,
+    "PF216": _power,
     "PF110": _number,
     "PF290": _unused,
     "PF293": _at_entry,

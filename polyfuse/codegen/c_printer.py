@@ -17,7 +17,7 @@ import numpy as np
 
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.ir.dtypes import F32, I32, I64, DType
+from polyfuse.ir.dtypes import F32, I32, I64, U64, DType
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.intervals import of_dtype
@@ -325,7 +325,7 @@ class Printer:
         hold both."""
         if isinstance(e, Read) and self.roles.get(e.tensor) is LocalRole.PLACES:
             return self.expr(e)
-        narrow = e.dtype.bits <= 32 and isinstance(extent, IConst) and 0 < extent.value <= 2**31
+        narrow = I32.holds(e.dtype) and isinstance(extent, IConst) and 0 < extent.value <= 2**31
         dtype = I32 if narrow else I64
         value = self.cast(self.expr(e), e.dtype, dtype)
         low, high = of_dtype(e.dtype)
@@ -398,6 +398,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     if dtype.is_float:
         return _float_literal(float(value), dtype)
     number = int(value)
+    if dtype is U64:
+        return f"{number}ull"
     if number == -(2**63):
         return "(-9223372036854775807LL - 1)"
     return f"({dtype.c_name}){number}LL" if number >= 0 else f"({dtype.c_name})({number}LL)"

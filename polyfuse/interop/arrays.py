@@ -108,14 +108,15 @@ def _to_torch(array: Array) -> object:
 # --- integer arrays of fewer than 64 bits -----------------------------------------------------------------
 
 
-_NARROW = ("int32", "int16", "int8", "uint8")
+_NARROW = ("int32", "int16", "int8", "uint32", "uint16", "uint8")
 
 
 def widened(value: Any) -> Any:
     """The array as int64, made by its own library, if it holds narrower integers; else the value itself."""
     if isinstance(value, np.ndarray):
         dtype = from_numpy(value.dtype.newbyteorder("="))
-        return value.astype(np.int64) if dtype is not None and dtype.is_integer and dtype != I64 else value
+        narrow = dtype is not None and dtype.is_integer and dtype != I64 and I64.holds(dtype)
+        return value.astype(np.int64) if narrow else value
     if is_torch(value):
         torch: Any = sys.modules["torch"]
         return value.to(torch.int64) if str(value.dtype).removeprefix("torch.") in _NARROW else value

@@ -28,6 +28,9 @@ _TORCH_DTYPES = {
     "int32": np.dtype(np.int32),
     "int16": np.dtype(np.int16),
     "int8": np.dtype(np.int8),
+    "uint64": np.dtype(np.uint64),
+    "uint32": np.dtype(np.uint32),
+    "uint16": np.dtype(np.uint16),
     "uint8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
 }

@@ -1,4 +1,4 @@
-"""Element types: the ten dtypes of the language and what every target calls them."""
+"""Element types: the dtypes of the language and what every target calls them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ class DType:
         return self.kind is Kind.BOOL
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer dtype."""
+        if self.kind is Kind.UNSIGNED:
+            return 0, 2**self.bits - 1
+        return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
+
+    def holds(self, other: DType) -> bool:
+        """Of integer dtypes: is each value of the other one of this?"""
+        (low, high), (least, most) = self.limits, other.limits
+        return low <= least and most <= high
+
+    @property
     def compute(self) -> DType:
         """The type arithmetic happens in: f32 for the 16-bit floats, itself otherwise."""
         return F32 if self in (F16, BF16) else self
@@ -69,12 +81,15 @@ I64 = DType("i64", Kind.SIGNED, 64, "pf_i64")
 I32 = DType("i32", Kind.SIGNED, 32, "pf_i32")
 I16 = DType("i16", Kind.SIGNED, 16, "pf_i16")
 I8 = DType("i8", Kind.SIGNED, 8, "pf_i8")
+U64 = DType("u64", Kind.UNSIGNED, 64, "unsigned long long")
+U32 = DType("u32", Kind.UNSIGNED, 32, "unsigned")
+U16 = DType("u16", Kind.UNSIGNED, 16, "unsigned short")
 U8 = DType("u8", Kind.UNSIGNED, 8, "pf_u8")
 BOOL = DType("bool", Kind.BOOL, 8, "pf_bool")
 
 # Floats of 16 bits, which are stored so and computed in f32.
 HALVES: tuple[DType, ...] = (F16, BF16)
-ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
+ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL)
 FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
 
@@ -96,6 +111,9 @@ def _numpy() -> dict[str, np.dtype[Any]]:
         "i32": np.dtype(np.int32),
         "i16": np.dtype(np.int16),
         "i8": np.dtype(np.int8),
+        "u64": np.dtype(np.uint64),
+        "u32": np.dtype(np.uint32),
+        "u16": np.dtype(np.uint16),
         "u8": np.dtype(np.uint8),
         "bool": np.dtype(np.bool_),
     }

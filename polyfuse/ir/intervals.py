@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from polyfuse.ir.dtypes import BOOL, I8, I16, I32, U8, DType, Kind
+from polyfuse.ir.dtypes import BOOL, I8, I16, I32, U8, DType
 from polyfuse.ir.linear import Range, combined, interval
 from polyfuse.ir.ops import INDEX
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, IndexValue, IterDim, Read, Select
@@ -43,9 +43,7 @@ def of_dtype(dtype: DType) -> Interval:
         return -math.inf, math.inf
     if dtype.is_bool:
         return 0, 1
-    if dtype.kind is Kind.UNSIGNED:
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    return dtype.limits
 
 
 def fits(values: Interval, dtype: DType) -> bool:
@@ -131,8 +129,21 @@ def _integers(op: str, parts: Sequence[Interval]) -> Interval | None:
             return (0, high - 1) if op == "mod" and low >= 0 and high > 0 else None
         case (_, (a, b)) if op in INDEX:
             return combined(INDEX[op], _whole(a), _whole(b))
+        case (("bitand" | "bitor" | "bitxor" | "shr"), (a, b)):
+            return _bits(op, _whole(a), _whole(b))
         case _:
             return None
+
+
+def _bits(op: str, a: Range, b: Range) -> Interval | None:
+    """Of numbers without sign bits no result has more bits than they; a mask adds none."""
+    if op == "bitand" and (a[0] >= 0 or b[0] >= 0):
+        return 0, min(high for low, high in (a, b) if low >= 0)
+    if a[0] < 0 or b[0] < 0:
+        return None
+    if op == "shr":
+        return a[0] >> min(b[1], 64), a[1] >> min(b[0], 64)
+    return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
 
 
 def _signs(op: str, low: float, high: float) -> Interval:

@@ -30,6 +30,7 @@ class Takes(Enum):
 
     FLOATS = "floats"
     NUMBERS = "numbers"
+    INTEGERS = "integers"
     BOOLS = "bools"
     ANY = "any"
     F32 = "f32"
@@ -43,6 +44,8 @@ class Takes(Enum):
                 return dtype.is_float
             case Takes.NUMBERS:
                 return not dtype.is_bool
+            case Takes.INTEGERS:
+                return dtype.is_integer
             case Takes.BOOLS:
                 return dtype.is_bool
             case Takes.ANY:
@@ -187,7 +190,7 @@ ROOM = 2.0**-20
 (`runtime.reference.values`)."""
 
 _EXACT, _ROUNDED = (0.0, 0.0), (0.5, 0.5)
-FLOATS, NUMBERS, BOOLS, ANY = Takes.FLOATS, Takes.NUMBERS, Takes.BOOLS, Takes.ANY
+FLOATS, NUMBERS, INTEGERS, BOOLS, ANY = Takes.FLOATS, Takes.NUMBERS, Takes.INTEGERS, Takes.BOOLS, Takes.ANY
 CHEAP, PLAIN, DIVIDER, FLOORED, FUNCTION = Cost
 COMMUTES, STRICT, NORMAL, POSITIVE, RELATIVE, FOLDED, WHOLE, SHORT, SCALED, ROWS = Trait
 
@@ -327,6 +330,13 @@ _ROWS = (
        called=True, numpy="abs", gradient=("sign(x)",)),
     Op("sign", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | FOLDED,
        called=True, numpy="sign", gradient=("0.0",), yields=True),
+    # Bits of integers.  The number of places is read as unsigned; the width or more leaves 0, or the sign.
+    _binary("bitand",   "&",  "",  "",  "bitwise_and",  _EXACT, COMMUTES, takes=INTEGERS),
+    _binary("bitor",    "|",  "",  "",  "bitwise_or",   _EXACT, COMMUTES, takes=INTEGERS),
+    _binary("bitxor",   "^",  "",  "",  "bitwise_xor",  _EXACT, COMMUTES, takes=INTEGERS),
+    _binary("shl",      "<<", "",  "",  "left_shift",   _EXACT, takes=INTEGERS),
+    _binary("shr",      ">>", "",  "",  "right_shift",  _EXACT, takes=INTEGERS),
+    Op("bitnot", 1, INTEGERS, _EXACT, CHEAP, sign="~", numpy="invert"),
     # What gives bools.
     #        name    takes    sign   C     negated  NumPy          traits
     _tested("lt",    NUMBERS, "<",   "<",  "ge",    "less"),

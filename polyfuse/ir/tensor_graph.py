@@ -33,7 +33,7 @@ from typing import TypeAlias, Union
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, variables
 from polyfuse.ir.ops import ARG_REDUCTIONS as ARG_REDUCTIONS
-from polyfuse.ir.ops import COMBINES, INFIX
+from polyfuse.ir.ops import COMBINES, INFIX, OPS
 from polyfuse.source import NO_SPAN, Span
 
 
@@ -417,8 +417,8 @@ def format_expr(e: Expr) -> str:
             return f"{tensor}[{', '.join(map(format_index, indices))}]"
         case Apply(op, args) if op in INFIX:
             return f"({format_expr(args[0])} {INFIX[op]} {format_expr(args[1])})"
-        case Apply("neg", (arg,)):
-            return f"(-{format_expr(arg)})"
+        case Apply("neg" | "bitnot" as op, (arg,)):
+            return f"({OPS[op].sign}{format_expr(arg)})"
         case Apply(op, args):
             return f"{op}({', '.join(map(format_expr, args))})"
         case Select(cond, then, other):

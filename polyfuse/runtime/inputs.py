@@ -224,7 +224,7 @@ def _values(t: Tensor, shape: tuple[int, ...], limit: Limit | None, random: np.r
     if limit is None and not shape:
         return random.integers(1, 9, shape).astype(t.dtype.numpy)  # a count, such as a step
     if limit is None:
-        low = 0 if t.dtype is BY_NAME["u8"] else -8
+        low = max(-8, t.dtype.limits[0])
         return random.integers(low, low + 16, shape).astype(t.dtype.numpy)
     most = int(np.iinfo(t.dtype.numpy).max)
     if limit.offsets:

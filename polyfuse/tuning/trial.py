@@ -100,7 +100,7 @@ class Recipe:
             return random.integers(0, max(1, min(self.below, _most(kind.numpy))), count)
         if not self.shape:
             return random.integers(1, 9, count)  # a count, such as a step
-        return random.integers(0 if self.dtype == "u8" else -8, 8, count)
+        return random.integers(max(-8, kind.limits[0]), 8, count)
 
 
 def _most(dtype: np.dtype[Any]) -> int:

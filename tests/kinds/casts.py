@@ -10,7 +10,8 @@ from targets import Array, Call
 from kinds.writer import Writer
 from polyfuse.ir.dtypes import BY_NAME
 
-INTEGERS, FLOATS = ("u8", "i8", "i16", "i32", "i64"), ("f64", "f32", "f16", "bf16")
+INTEGERS = ("u8", "i8", "i16", "i32", "i64", "u16", "u32", "u64")
+FLOATS = ("f64", "f32", "f16", "bf16")
 TYPES = (*INTEGERS, *FLOATS, "bool")
 ENDS = (0.0, -0.0, 0.5, -1.5, 2.5, 127.5, -129.0, 200.0, 255.5, 2048.5, 32767.5, -32769.0, 65519.0, 65520.0,
         2147483520.0, -2147483904.0, 9.3e18, -9.3e18, np.nan, np.inf, -np.inf)  # fmt: skip

@@ -11,7 +11,8 @@ from targets import Call
 
 from kinds.writer import Writer, over
 
-TYPES = ("i8", "u8", "i16", "i32", "i64")
+SIGNED, UNSIGNED = ("i8", "i16", "i32", "i64"), ("u8", "u16", "u32", "u64")
+TYPES = (*SIGNED, *UNSIGNED)
 SHAPE = ["N", "M"]
 DIVISORS = (1, 2, 3, 8, 16, 100)
 
@@ -44,7 +45,7 @@ class _Integers(Writer):
     def divisors(self, a: np.ndarray, c: np.ndarray) -> None:
         """Zeros and, where the type has them, -1 beside the smallest number."""
         c[self.numbers.random(c.shape) < 0.2] = 0
-        if self.dtype != "u8":
+        if self.dtype in SIGNED:
             c[self.numbers.random(c.shape) < 0.1] = -1
             a[self.numbers.random(c.shape) < 0.2] = np.iinfo(c.dtype).min
 
@@ -60,14 +61,20 @@ class _Integers(Writer):
         if not depth:
             return self.leaf()
         x, y = self.expression(depth - 1), self.expression(depth - 1)
-        minus = "" if self.dtype == "u8" else "-"
+        minus = self.pick("~", "-") if self.dtype in SIGNED else "~"
         return self.pick(
             f"({x} + {y})", f"({x} - {y})", f"({x} * {y})", f"({x} // {y})", f"({x} % {y})",
             f"({x} // {self.pick(*DIVISORS)})", f"({x} % {self.pick(*DIVISORS)})", f"max({x}, {y})",
             f"min({x}, {y})", f"abs({x})", f"({minus}{x})", f"({x} if {y} > {x} else {y})",
             f"({x} if h[n, m] else {y})", f"{self.dtype}({self.other}({x}))", f"({x} ** 2)",
-            f"{self.dtype}({x} == {y})", f"{self.dtype}(not ({x} <= {y}))",
+            f"({x} & {y})", f"({x} | {y})", f"({x} ^ {y})", f"({self.dtype}({x}) << {self.places(y)})",
+            f"({self.dtype}({x}) >> {self.places(y)})", f"{self.dtype}({x} == {y})",
+            f"{self.dtype}(not ({x} <= {y}))",
         )  # fmt: skip
+
+    def places(self, y: str) -> str:
+        """How far a shift goes: any number, fewer than the width, or a literal."""
+        return self.pick(y, f"({y} & 7)", "3", str(int(self.dtype[1:]) - 1), self.dtype[1:])
 
     # --- results ---
 

@@ -47,7 +47,7 @@ def cast(value: Any, source: str, target: str) -> Any:
     if target in FLOATS:
         return nearest(value, target)
     bits = 8 * np.dtype(BY_NAME[target].numpy).itemsize
-    low, high = (0, 2**bits - 1) if target == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = (0, 2**bits - 1) if target[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if source not in FLOATS:
         return (int(value) - low) % 2**bits + low
     if value != value:
@@ -62,7 +62,7 @@ def expected(types: Sequence[str], values: np.ndarray) -> np.ndarray:
             v = cast(v, source, target)
         made.append(v)
     with np.errstate(over="ignore"):
-        return np.array(made).astype(BY_NAME[types[-1]].numpy)
+        return np.array(made, object).astype(BY_NAME[types[-1]].numpy)  # integers of all sizes
 
 
 def check(chains: list[tuple[str, ...]], call: Call, **options: Any) -> None:

@@ -125,12 +125,13 @@ def drawn(number: int, dtype: DType) -> int:
 # --- what the functions call ---------------------------------------------------------------------------
 
 
-def _called(op: str, floats: bool) -> Callable[..., int]:
-    seed = crc32(op.encode())
+def _called(op: str, to: DType) -> Callable[..., int]:
+    """A value of a type for each list of operands; extremes count on limits of integers."""
+    seed, limit = crc32(op.encode()), 2 ** min(31, to.bits - 1)
 
     def function(*args: int) -> int:
         number = hash((seed, *args))
-        return number * 0x9E3779B97F4A7C15 % PRIME if floats else number % 2**31
+        return number * 0x9E3779B97F4A7C15 % PRIME if to.is_float else number % limit
 
     return function
 
@@ -569,8 +570,9 @@ class LoopProgram:
             case "isnan":
                 return "False"
             case _:
-                self.globals[f"f_{op}"] = _called(op, to.is_float)
-                return f"f_{op}({', '.join(args)})"
+                name = f"f_{op}_{to}"
+                self.globals[name] = _called(op, to)
+                return f"{name}({', '.join(args)})"
 
 
 def _at(r: Read, var: str, by: str) -> Expr:

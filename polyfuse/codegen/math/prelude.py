@@ -34,12 +34,29 @@ from polyfuse.codegen.math.conversions import (
 )
 from polyfuse.codegen.math.headers import blocks, read
 from polyfuse.codegen.math.vector_reduce import folds, joint_functions
-from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.dtypes import (
+    ALL,
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    DType,
+    Kind,
+)
 from polyfuse.ir.functions import SHORT
 from polyfuse.ir.ops import OPS, Takes
 
 Target = Literal["cpu", "cuda"]
-INTEGERS: tuple[DType, ...] = (I64, I32, I16, I8, U8)
+INTEGERS: tuple[DType, ...] = (I64, I32, I16, I8, U64, U32, U16, U8)
 COMPUTE_FLOATS: tuple[DType, ...] = (F32, F64)
 
 # Largest error in ulp of the result, (f32, f64), over the domains that docs/reference/vector_math.md
@@ -49,7 +66,7 @@ _FLOAT_ULP: dict[str, tuple[float, float]] = {
     o.name: o.ulp for o in OPS.values() if o.ulp and o.takes in (Takes.FLOATS, Takes.NUMBERS) and not o.c
 }
 _INTEGER_OPS: tuple[str, ...] = tuple(
-    o.name for o in OPS.values() if o.takes is Takes.NUMBERS and not o.gives_bool
+    o.name for o in OPS.values() if o.takes in (Takes.NUMBERS, Takes.INTEGERS) and not o.gives_bool
 )
 
 # What a source says to `runtime.toolchain.compiler`. Not for all sources: gcc knows less of indices with it,
@@ -148,6 +165,19 @@ PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT$MULTIPLY
   return (b == -1 ? pf_neg_$N(a) : q) & -($T)(b != 0);
 }
 """
+_DIVISION_OF_UNSIGNED = """\
+// Division; 0 for b = 0.
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
+  return (a / (b == 0 ? ($T)1 : b)) & -($T)(b != 0);
+}
+"""
+_DIVISION_BY_DOUBLE = """\
+// Division; 0 for b = 0. Vectors have none, but in double no quotient is rounded across an integer.
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
+  if (__builtin_constant_p(b) && b > 0) return a / b;
+  return ($T)((double)a / (b == 0 ? 1.0 : (double)b)) & -($T)(b != 0);
+}
+"""
 _UNSIGNED = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 # By a constant power of two; arithmetic shifts and masks floor.  CUDA's compilers do this by themselves.
 _BY_POWER = "\n  if (__builtin_constant_p(b) && b > 0 && !(b & (b - 1))) return ({})({});"
@@ -216,6 +246,11 @@ def _integers(t: DType, target: Target) -> str:
     values["MULTIPLY"] = Template(_BY_POSITIVE).substitute(values, U=unsigned) if on_cpu else ""
     d = F64 if t is I32 else F32
     division = _DIVISION_BY_FLOAT if on_cpu and t is not I64 else _DIVISION_BY_INTEGER
+    if t in (U32, U64):
+        division = _DIVISION_BY_DOUBLE if on_cpu and t is U32 else _DIVISION_OF_UNSIGNED
+    values["U"], values["BITS"] = _UNSIGNED[max(t.bits, 32)], str(t.bits)
+    values["PLACES"] = f"({values['U']})({_UNSIGNED[t.bits]})b"
+    values["KEPT"] = f" & -({t.c_name})(n < {t.bits})" if t.kind is Kind.UNSIGNED else ""
     values["DIVISION"] = Template(division).substitute(values, D=d.c_name, M=d.name)
     return Template(read("vector_math_int.h")).substitute(values)
 
@@ -224,15 +259,15 @@ def _wrapping(t: DType, target: Target) -> str:
     """The type in which arithmetic wraps. On CPUs a signed one, as `-fwrapv` allows: gcc 12 makes wrong sums
     of small unrolled loops where terms are converted to unsigned and back."""
     signed = "pf_i64" if t is I64 else "int"
-    unsigned = "unsigned long long" if t is I64 else "unsigned"
-    return unsigned if target == "cuda" else signed
+    unsigned = _UNSIGNED[max(t.bits, 32)]
+    return unsigned if target == "cuda" or t in (U32, U64) else signed
 
 
 def _float_to_integer(t: DType, f: DType, target: Target) -> str:
-    signed = t is not U8
+    signed = t.kind is Kind.SIGNED
     top = 1 << (t.bits - 1 if signed else t.bits)
     low = f"-0x1p{t.bits - 1}" if signed else "0x0p0"
-    suffix, wide = "f" if f is F32 else "", "ll" if t is I64 else ""
+    suffix, wide = "f" if f is F32 else "", {I64: "ll", U32: "u", U64: "ull"}.get(t, "")
     values = {
         "T": t.c_name, "N": t.name, "M": f.name, "F": f.c_name, "U": _FLOAT_PARAMETERS[f]["U"],
         "MAX": f"{top - 1}{wide}", "LIMIT": f"0x1p{top.bit_length() - 1}{suffix}", "LOW": low + suffix,
@@ -263,7 +298,7 @@ def _cast(to: DType, frm: DType, target: Target) -> str:
         body = value if to is F32 else f"pf_{to.name}_from_f32({value})"
     elif to in half:
         # A type that holds every value of `frm`, so that only the last step rounds.
-        via = F64 if frm is I32 else F32
+        via = F64 if frm in (I32, U32) else F32
         body = f"pf_{to.name}_from_{via.name}(({via.c_name})x)"
     elif to is BOOL:
         body = "x != 0"

@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping
 from string import Template
 
 from polyfuse.codegen.math.headers import blocks, read
-from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from polyfuse.ir.functions import FORMS
 from polyfuse.ir.ops import OPS
 
-LANE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8, BOOL)
-_SQUARE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8)
+LANE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U64, U32, U16, U8, BOOL)
+_SQUARE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U64, U32, U16, U8)
 _OPS = ("sum", "prod", "min", "max", "any", "all")
 _LOGIC = ("any", "all")
 _ONE_WAY = ("min", "max", *_LOGIC)
@@ -40,6 +40,10 @@ _NATIVE: dict[tuple[str, DType], tuple[str, str]] = {
     ("sum", F64): ("atomicAdd", "double"),
     ("sum", I32): ("atomicAdd", "int"),
     ("sum", I64): ("atomicAdd", "unsigned long long"),
+    ("sum", U32): ("atomicAdd", "unsigned"),
+    ("sum", U64): ("atomicAdd", "unsigned long long"),
+    **{(op, U32): (f"atomic{op.title()}", "unsigned") for op in ("min", "max")},
+    **{(op, U64): (f"atomic{op.title()}", "unsigned long long") for op in ("min", "max")},
     **{(op, I32): (f"atomic{op.title()}", "int") for op in ("min", "max")},
     **{(op, I64): (f"atomic{op.title()}", "long long") for op in ("min", "max")},
 }

@@ -57,6 +57,15 @@ PF_INLINE double pf_odd_f64_from_i64(pf_i64 x) {
   return (double)(wide ? cut : x);
 }
 
+PF_INLINE double pf_odd_f64_from_u64(unsigned long long x) {
+  unsigned long long cut = (x & ~0xfffull) | ((x & 0xfffull) ? 0x800ull : 0ull);
+  return (double)(x >= 1ull << 53 ? cut : x);
+}
+
+PF_INLINE pf_f16 pf_f16_from_u64(unsigned long long x) { return pf_f16_from_f64(pf_odd_f64_from_u64(x)); }
+
+PF_INLINE pf_bf16 pf_bf16_from_u64(unsigned long long x) { return pf_bf16_from_f64(pf_odd_f64_from_u64(x)); }
+
 PF_INLINE pf_f16 pf_f16_from_i64(pf_i64 x) { return pf_f16_from_f64(pf_odd_f64_from_i64(x)); }
 
 PF_INLINE pf_bf16 pf_bf16_from_i64(pf_i64 x) { return pf_bf16_from_f64(pf_odd_f64_from_i64(x)); }

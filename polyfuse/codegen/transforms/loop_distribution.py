@@ -330,7 +330,7 @@ def _within(e: Expr, extent: IndexExpr) -> Expr:
     """An index between 0 and the last element of a dim."""
     low, high = of_dtype(e.dtype)
     known = isinstance(extent, IConst) and extent.value <= 2**31
-    dtype = I32 if known and e.dtype.bits <= 32 else I64
+    dtype = I32 if known and I32.holds(e.dtype) else I64
     inside = _as(e, dtype)
     if low < 0:
         inside = Apply("max", (inside, Const(0, dtype)), dtype)

@@ -3,8 +3,9 @@
     y[t, h] = fn.exp(x[t, h] - m[t]) / fn.sum[k](e[t, k])
 
 `fn.NAME` is a function, a cast or (with index variables in brackets) a reduction, spelled as in the
-language; `when(c, a, b)` is ``a if c else b``; ``&``, ``|`` and ``~`` are ``and``, ``or`` and ``not``.
-What cannot be an expression is refused at once, at the line that wrote it (PF113).
+language; `when(c, a, b)` is ``a if c else b``; ``&``, ``|`` and ``~`` of comparisons are ``and``, ``or`` and
+``not``, else operators on bits.  What cannot be an expression is refused at once, at the line that wrote it
+(PF113).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.build_ast import MAX_HEIGHT, levels_of
 from polyfuse.frontend_dsl.syntax.expr_text import expr_text
 from polyfuse.frontend_dsl.syntax.names import REDUCTIONS, did_you_mean
+from polyfuse.ir.ops import OPS
 from polyfuse.source import NO_SPAN, SourceText, Span
 
 # --- places in Python -------------------------------------------------------------------------------------
@@ -81,7 +83,7 @@ def _source(file: str) -> SourceText:
 
 HARD_KEYWORDS = ("if", "else", "for", "and", "or", "not", "true", "false", "True", "False")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INT64_MAX = 2**63 - 1
+_UINT64_MAX = 2**64 - 1
 
 Operand: TypeAlias = "Expression | int | float | bool"
 
@@ -160,13 +162,38 @@ class Expression:
         return _binary("**", other, self)
 
     def __and__(self, other: Operand) -> Value:
-        return _binary("and", self, other)
+        return _binary(_joins("&", self, other), self, other)
+
+    def __rand__(self, other: Operand) -> Value:
+        return _binary(_joins("&", other, self), other, self)
 
     def __or__(self, other: Operand) -> Value:
-        return _binary("or", self, other)
+        return _binary(_joins("|", self, other), self, other)
+
+    def __ror__(self, other: Operand) -> Value:
+        return _binary(_joins("|", other, self), other, self)
+
+    def __xor__(self, other: Operand) -> Value:
+        return _binary("^", self, other)
+
+    def __rxor__(self, other: Operand) -> Value:
+        return _binary("^", other, self)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return _binary("<<", self, other)
+
+    def __rlshift__(self, other: Operand) -> Value:
+        return _binary("<<", other, self)
+
+    def __rshift__(self, other: Operand) -> Value:
+        return _binary(">>", self, other)
+
+    def __rrshift__(self, other: Operand) -> Value:
+        return _binary(">>", other, self)
 
     def __invert__(self) -> Value:
-        return _made(lambda e: ast.Unary("not", e, here()), self)
+        op = "not" if _is_test(self._node) else "~"
+        return _made(lambda e: ast.Unary(op, e, here()), self)
 
     def __neg__(self) -> Value:
         return _made(lambda e: ast.Unary("-", e, here()), self)
@@ -266,8 +293,8 @@ def literal(x: object) -> Value:
 
 def _integer(x: SupportsInt) -> Value:
     value = int(x)
-    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        refuse("this integer is too large: literals go up to 2**63 - 1", "write a float", "PF105")
+    if not -(2**63) <= value <= _UINT64_MAX:
+        refuse("this integer is too large: literals go up to 2**64 - 1", "write a float", "PF105")
     number = ast.Number(abs(value), str(abs(value)), here())
     return -Value(number) if value < 0 else Value(number)
 
@@ -296,6 +323,24 @@ def _made(make: Callable[..., ast.Expr], *parts: Operand) -> Value:
 
 def _binary(op: str, left: Operand, right: Operand) -> Value:
     return _made(lambda a, b: ast.Binary(op, a, b, here()), left, right)
+
+
+def _joins(sign: str, *operands: Operand) -> str:
+    """The word where one of the operands is a comparison or the like, else the sign."""
+    word = {"&": "and", "|": "or"}[sign]
+    return word if any(_is_test(as_value(x)._node) for x in operands) else sign
+
+
+def _is_test(e: ast.Expr) -> bool:
+    match e:
+        case ast.Compare() | ast.BoolLit() | ast.Binary("and" | "or") | ast.Unary("not"):
+            return True
+        case ast.Call(name):
+            return name == "bool" or (name in OPS and OPS[name].gives_bool)
+        case ast.Reduce(op):
+            return op in ("any", "all")
+        case _:
+            return False
 
 
 def _compare(op: str, left: Operand, right: Operand) -> Value:

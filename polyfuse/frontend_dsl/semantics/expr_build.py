@@ -20,9 +20,9 @@ from polyfuse.frontend_dsl.semantics.size_algebra import simplify
 from polyfuse.frontend_dsl.semantics.typer import Typer
 from polyfuse.frontend_dsl.semantics.weak_types import ERROR, Ty, join
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.names import CONSTANTS, FUNCTIONS, OLD
+from polyfuse.frontend_dsl.syntax.names import BITS_OF_BOOLS, BITWISE, CONSTANTS, FUNCTIONS, OLD
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType, Kind
+from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, U64, DType, Kind
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, variables
 from polyfuse.ir.ops import BY_SIGN, OPS
 from polyfuse.source import Span
@@ -36,9 +36,7 @@ _LARGEST = {F16: 65504.0, BF16: 3.3895313892515355e38, F32: 3.4028234663852886e3
 
 def limits(dtype: DType) -> tuple[int, int]:
     """The least and the greatest value of an integer dtype."""
-    if dtype.kind is Kind.UNSIGNED:
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    return dtype.limits
 
 
 def fit(value: float | int | bool, dtype: DType) -> float | int | bool | None:
@@ -134,8 +132,10 @@ class ExprBuilder:
             case ast.Call():
                 return self._call(e, want)
             case ast.Unary(op, arg):
-                operand = self.build(arg, want)
-                return g.Apply("not" if op == "not" else "neg", (operand,), operand.dtype, e.span)
+                operand = self.build(arg, I64 if op == "~" and want.is_float else want)
+                name = "not" if operand.dtype.is_bool else {"-": "neg", "~": "bitnot"}[op]
+                result = g.Apply(name, (operand,), operand.dtype, e.span)
+                return result if operand.dtype is want else g.Cast(result, want, e.span)
             case ast.Binary():
                 return self._binary(e, want)
             case ast.Compare():
@@ -151,15 +151,25 @@ class ExprBuilder:
         fitted = fit(value, want)
         if fitted is None:
             hint = "it takes the type of the other operand; cast that, or write the literal in its range"
+            if isinstance(value, int) and want.is_integer:
+                hint = f"it takes the type of the other operand; {self._wider(value, want)}"
             raise self.error("PF217", f"the literal {text} is no value of dtype {want}", span, hint)
         return g.Const(fitted, want, span)
+
+    @staticmethod
+    def _wider(value: int, want: DType) -> str:
+        """How to write it beside operands of a type."""
+        if want.kind is Kind.UNSIGNED and -(2 ** (want.bits - 1)) <= value < 0:
+            return f"write {value % 2**want.bits}, which has the same bits"
+        wide = next((t for t in (I64, U64) if t.limits[0] <= value <= t.limits[1]), F32)
+        return f"cast that, as in {wide}(...)"
 
     def _index_value(self, e: ast.Expr, want: DType) -> g.Expr | None:
         """None for a division by a variable, which may be 0: that is ordinary integer arithmetic."""
         try:
             index = to_index(e, self.lookup, affine=False)
         except NotIndex as problem:
-            if problem.code == "":
+            if problem.code == "" or (problem.code == "PF105" and want is U64):
                 return None
             problem.report(self.ctx.diags)
             raise BuildError from None
@@ -221,7 +231,7 @@ class ExprBuilder:
     def index(self, e: ast.Expr, padded: bool = False) -> g.Index:
         """A subscript: affine, or an integer value (a gather); `padded` ones may be negative."""
         if is_data(e, self.lookup):
-            value = self.build(e, self.type_of(e).compute)
+            value = self._index_of(self.build(e, self.type_of(e).compute))
             # A scalar argument that is a size or a literal: no data after all.
             number = value.arg if isinstance(value, g.Cast) and is_index_number(value) else value
             wide = isinstance(number, g.IndexValue) and value.dtype.bits >= 32
@@ -236,14 +246,23 @@ class ExprBuilder:
             raise self.error("PF308", f"the index {index.value} is negative", e.span, hint)
         return index
 
+    def _index_of(self, value: g.Expr) -> g.Expr:
+        """Indices are i64: what only u64 holds is beyond the end as well."""
+        if value.dtype is not U64:
+            return value
+        last = g.Const(I64.limits[1], U64, value.span)
+        return g.Cast(g.Apply("min", (value, last), U64, value.span), I64, value.span)
+
     # --- operations ----------------------------------------------------------------------------------
 
     def _binary(self, e: ast.Binary, want: DType) -> g.Expr:
-        # Division of weak integers rounds down to integers, whatever type the result then takes.
+        # Division of weak integers rounds down to integers, and bits are those of integers, whatever type the
+        # result then takes.
         weak = self.type_of(e).kind == "weak int"
-        at = I64 if weak and e.op in ("//", "%") and want.is_float else want
+        at = I64 if weak and e.op in ("//", "%", *BITWISE) and want.is_float else want
         args = (self.build(e.left, at), self.build(e.right, at))
-        result = g.Apply(BY_SIGN[e.op], args, at, e.span)
+        op = BITS_OF_BOOLS[e.op] if at.is_bool and e.op in BITWISE else BY_SIGN[e.op]
+        result = g.Apply(op, args, at, e.span)
         return result if at is want else g.Cast(result, want, e.span)
 
     def _compare(self, e: ast.Compare) -> g.Expr:

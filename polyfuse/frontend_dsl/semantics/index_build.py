@@ -42,6 +42,8 @@ def is_index_only(e: ast.Expr, lookup: Lookup) -> bool:
             return lookup(name) is not None
         case ast.Unary("-", arg):
             return is_index_only(arg, lookup)
+        case ast.Binary("<<" | ">>" | "&"):
+            return _by_power(e) is not None and is_index_only(e.left, lookup)
         case ast.Binary("+" | "-" | "*" | "//" | "%", left, right):
             return is_index_only(left, lookup) and is_index_only(right, lookup)
         case ast.Call("min" | "max", args, ()):
@@ -74,7 +76,9 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
                 raise NotIndex("PF201", f"unknown name '{name}'", e.span)
             return found
         case ast.Unary("-", ast.Number(int(value))):
-            return IConst(-value)
+            return _kept(IConst(-value), e.span)
+        case ast.Binary("<<" | ">>" | "&", left, right) if (by := _by_power(e)) is not None:
+            return _kept(binary(by[0], to_index(left, lookup, affine), by[1]), e.span)
         case ast.Unary("-", arg):
             return binary("-", 0, to_index(arg, lookup, affine))
         case ast.Binary("+" | "-" | "*" | "//" | "%", left, right):
@@ -93,8 +97,19 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
                 "PF303",
                 "this is no index expression",
                 e.span,
-                "integers, sizes and index variables combined by + - * // % min max",
+                "integers, sizes and index variables combined by + - * // % min max, << and >> by a literal",
             )
+
+
+def _by_power(e: ast.Binary) -> tuple[str, int] | None:
+    """What a shift by a literal, or the lowest bits, is in arithmetic: i << 2 is i * 4, i & 3 is i % 4."""
+    match e.op, e.right:
+        case (("<<" | ">>"), ast.Number(int(places))) if places < 63:
+            return "*" if e.op == "<<" else "//", 1 << places
+        case "&", ast.Number(int(mask)) if mask & (mask + 1) == 0 and mask < INT64_MAX:
+            return "%", mask + 1
+        case _:
+            return None
 
 
 def _kept(e: IndexExpr, span: Span) -> IndexExpr:

@@ -26,6 +26,8 @@ from polyfuse.frontend_dsl.semantics.weak_types import (
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import bounds, walk
 from polyfuse.frontend_dsl.syntax.names import (
+    BITS_OF_BOOLS,
+    BITWISE,
     FLOAT_FUNCTIONS,
     FUNCTIONS,
     OLD,
@@ -191,13 +193,21 @@ class Typer:
         if e.op == "not":
             return self._logical("not", (e.arg,))
         t = self.infer(e.arg)
-        if t.is_bool:
+        if e.op == "~" and t.is_float:
+            return self._error(_UNSUITABLE, f"'~' takes integers, this is {_named(t)}", e.span)
+        if e.op == "-" and t.is_bool:
             return self._error(_UNSUITABLE, "'-' is not defined for bool", e.span, "use 'not'")
         return computed(t)
 
     def _arithmetic(self, e: ast.Binary) -> Ty:
         a, b = self.infer(e.left), self.infer(e.right)
+        if e.op in BITS_OF_BOOLS and a.is_bool != b.is_bool and not (a.is_unknown or b.is_unknown):
+            hint = "it binds tighter than comparisons: write 'and' or 'or', or put those in parentheses"
+            message = f"dtype mismatch: the operands of '{e.op}' are {a} and {b}"
+            return self._error("PF205", message, e.span, hint)
         t = self._meet(a, b, e, f"the operands of '{e.op}'")
+        if e.op in BITWISE:
+            return self._bitwise(e, t)
         if t.is_bool:
             hint = "use 'and', 'or', or cast with i32(...) or f32(...)"
             return self._error(_UNSUITABLE, f"'{e.op}' is not defined for bool", e.span, hint)
@@ -207,6 +217,17 @@ class Typer:
         if e.op == "**" and t.is_integer:
             self._integer_power(e.right)
         return computed(t)
+
+    def _bitwise(self, e: ast.Binary, t: Ty) -> Ty:
+        """Of integers; `&`, `|` and `^` of bools as well, which join them."""
+        if t.is_float:
+            hint = "a power is written '**'" if e.op == "^" else None
+            message = f"'{e.op}' takes integers, this is {_named(t)}"
+            return self._error(_UNSUITABLE, message, e.span, hint)
+        if t.is_bool and e.op not in BITS_OF_BOOLS:
+            hint = "cast with u32(...)"
+            return self._error(_UNSUITABLE, f"'{e.op}' is not defined for bool", e.span, hint)
+        return t
 
     def _integer_power(self, exponent: ast.Expr) -> None:
         if isinstance(exponent, ast.Unary) and isinstance(exponent.arg, ast.Number):

@@ -108,7 +108,7 @@ class _Expressions:
     def number(self, children: Children) -> Part:
         token: SourceToken = children[0]
         text = str(token)
-        value = float(text) if token.type == "FLOAT" else int(text)
+        value = float(text) if token.type == "FLOAT" else int(text, 0 if text[:2].lower() == "0x" else 10)
         return Part(ast.Number(value, text, token.span), token.span)
 
     def boolean(self, children: Children) -> Part:

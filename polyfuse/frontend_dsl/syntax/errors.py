@@ -65,6 +65,7 @@ _OPERAND_HINT = "an operator stands between two operands, and no statement begin
 _STATEMENT_HINTS = {
     "IF": _CONDITIONAL_HINT,
     **dict.fromkeys(("ELSE", "AND", "OR", "TIMES", "POWER", "PLUS", "MINUS", "COMPARE"), _OPERAND_HINT),
+    **dict.fromkeys(("BIT_AND", "BIT_OR", "BIT_XOR", "SHIFT", "TILDE"), _OPERAND_HINT),
     "FOR": "ranges follow their definition: t[i] = e for i in 0..N",
     "REDUCTION": "a reduction is part of a definition: s = sum[i](x[i])",
 }
@@ -74,7 +75,7 @@ _EXPRESSION_HINTS = {
     "IF": _CONDITIONAL_HINT,
     "ELSE": _CONDITIONAL_HINT,
     "ASSIGN": "compare with '=='",
-    "COMPARE": "one comparison stands between two operands; shifts are k * 2 ** n and k // 2 ** n",
+    "COMPARE": "one comparison stands between two operands",
     "COLON": "there are no slices: name an index variable, as in y[i, j] = x[i, j]",
 }
 

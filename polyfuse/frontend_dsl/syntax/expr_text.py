@@ -10,10 +10,18 @@ from enum import Enum
 
 from polyfuse.frontend_dsl.syntax import ast
 
-_CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATION, _POWER, _ATOM = range(10)
+(
+    _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _NEGATION,
+    _POWER, _ATOM,
+) = range(14)  # fmt: skip
 _LEVELS = {
     "or": _OR,
     "and": _AND,
+    "|": _BIT_OR,
+    "^": _BIT_XOR,
+    "&": _BIT_AND,
+    "<<": _SHIFT,
+    ">>": _SHIFT,
     "+": _SUM,
     "-": _SUM,
     "*": _PRODUCT,
@@ -109,7 +117,7 @@ def _text(expr: ast.Expr, style: Style) -> str:
             return (
                 f"not {_at(expr.arg, _NOT, style)}"
                 if expr.op == "not"
-                else f"-{_at(expr.arg, _NEGATION, style)}"
+                else f"{expr.op}{_at(expr.arg, _NEGATION, style)}"
             )
         case ast.Binary():
             return _binary(expr, style)
@@ -127,9 +135,9 @@ def _call(call: ast.Call) -> str:
 
 
 def _compare(expr: ast.Compare, style: Style) -> str:
-    text = _at(expr.operands[0], _SUM, style)
+    text = _at(expr.operands[0], _BIT_OR, style)
     for op, operand in zip(expr.ops, expr.operands[1:], strict=True):
-        text += f" {op} {_at(operand, _SUM, style)}"
+        text += f" {op} {_at(operand, _BIT_OR, style)}"
     return text
 
 

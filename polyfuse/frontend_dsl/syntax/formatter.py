@@ -109,11 +109,8 @@ INDENT = "  "
 
 _Placed: TypeAlias = ast.Stmt | ast.Param | ast.Expr
 # After which a line may be broken: a comma, an operator, a word of a choice; and how tightly it binds.
-_TIGHTNESS = {
-    name: tightness
-    for tightness, names in enumerate((", if else", "or", "and", "< <= > >= == !=", "+ -", "* / // %"))
-    for name in names.split()
-}
+_LOOSE_FIRST = (", if else", "or", "and", "< <= > >= == !=", "|", "^", "&", "<< >>", "+ -", "* / // %")
+_TIGHTNESS = {name: tightness for tightness, names in enumerate(_LOOSE_FIRST) for name in names.split()}
 _ASSIGN = ("=", "+=", "max=", "min=")
 # Of a reduction, and a left side: between these brackets a line is broken only where it can be nowhere else.
 _TOGETHER = re.compile(

@@ -72,11 +72,9 @@ _MEANT |= {c: a for c, a in {**_CYRILLIC, **_GREEK}.items() if not c.isascii()}
 
 # ASCII characters of other languages that mean nothing here.
 _ASCII_HINTS = {
-    "&": "write 'and' between bools; of an integer, k % 2 is the lowest bit and k // 2 all others",
-    "|": "write 'or' between bools; numbers without common bits are added",
+    "&": "write 'and' between bools, '&' between bits",
+    "|": "write 'or' between bools, '|' between bits",
     "!": "write 'not', or '!=' to compare",
-    "^": "write '**' for a power",
-    "~": "write 'not' of a bool, -1 - k of an integer",
     "?": "write 'a if condition else b'",
     "@": "write a product of matrices as sum[k](a[i, k] * b[k, j])",
     "'": 'strings stand in double quotes, as in import "file.pf"',
@@ -143,6 +141,7 @@ MAX_SOURCE_BYTES = 1_048_576
 MAX_BRACKETS = 200
 MAX_ERRORS = 20
 INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 ALTERNATIVE_SPELLINGS = {"True": "TRUE", "False": "FALSE"}
@@ -151,8 +150,9 @@ ALTERNATIVE_SPELLINGS = {"True": "TRUE", "False": "FALSE"}
 OPERAND_END = frozenset(("NAME", "INT", "FLOAT", "TRUE", "FALSE", "RPAR", "RSQB", "ELLIPSIS"))
 # After one of these a newline is a blank; END and LBRACE so that empty statements vanish.
 _OPERATORS = ("PLUS", "MINUS", "TIMES", "POWER", "COMPARE", "ASSIGN", "SCATTER", "ARROW", "RANGE", "COLON")
+_BITS = ("BIT_AND", "BIT_OR", "BIT_XOR", "SHIFT", "TILDE")
 _WORDS = ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN")
-CONTINUES = frozenset((*_OPERATORS, *_WORDS, "_COMMA", "END", "LBRACE"))
+CONTINUES = frozenset((*_OPERATORS, *_BITS, *_WORDS, "_COMMA", "END", "LBRACE"))
 SOFT_KEYWORDS = frozenset(("OP", "FN", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 
 # Strings with nothing to complain of are scanned together.  The group is not possessive: before Python
@@ -162,7 +162,7 @@ _INTERESTING = re.compile(_FINE_STRINGS + r'|#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\
 _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
 _NAME_FOLLOWS = re.compile(r"[ \t\r\n]*(?!(?:max|min)=(?!=)|(?:and|or|if|else|for)\b)[A-Za-z_]")
-_CONTINUATION = re.compile(r"[-+*/%<>=!]|(?:and|or|if|else|for)\b")
+_CONTINUATION = re.compile(r"[-+*/%<>=!&|^]|(?:and|or|if|else|for)\b")
 _BRACKET_FOLLOWS = re.compile(r"[ \t]*\[")
 _CALL_FOLLOWS = re.compile(r"[ \t]*\(")
 _NUMBER_TAIL = re.compile(r"[A-Za-z0-9_]+(?:\.(?!\.)[A-Za-z0-9_]*)*|(?:\.(?!\.)[A-Za-z0-9_]*)+")
@@ -388,6 +388,8 @@ class Tokenizer:
                 return self._number(kind, start, end)
             case "SCATTER" if self._text[start] != "+" and not self._after_operand():
                 return self._word(start, end - 1)
+            case "BIT_AND" | "BIT_OR" if self._text[end : end + 1] == self._text[start]:
+                return self._no_token(start)
             case "LPAR" | "LSQB" | "LBRACE":
                 self._open.append(self._text[start])
             case "RPAR" | "RSQB" | "RBRACE":
@@ -415,21 +417,22 @@ class Tokenizer:
         if tail:
             return self._bad_number(start, tail.end())
         digits = self._text[start:end]
-        if kind == "INT" and len(digits) > 1 and digits[0] == "0":
+        hexadecimal = digits[:2].lower() == "0x"
+        if kind == "INT" and len(digits) > 1 and digits[0] == "0" and not hexadecimal:
             hint = f"write {digits.lstrip('0_') or '0'}"
             return self._bad("PF110", "a number may not begin with 0", start, end, hint)
         if (
             digits.endswith("_")
+            or digits[1:3] in ("x_", "X_")
             or "__" in digits
             or "_." in digits
             or "._" in digits
-            or "_e" in digits.lower()
+            or ("_e" in digits.lower() and not hexadecimal)
         ):
             hint = "'_' may only stand between two digits"
             return self._bad("PF110", "this number is not well formed", start, end, hint)
-        most = INT64_MAX + self._text[:start].rstrip().endswith("-")  # the least integer is -2**63
-        if kind == "INT" and (len(digits) > 40 or int(digits) > most):
-            message = "this integer is too large: literals go up to 2**63 - 1"
+        if kind == "INT" and (len(digits) > 40 or int(digits, 0 if hexadecimal else 10) > UINT64_MAX):
+            message = "this integer is too large: literals go up to 2**64 - 1"
             return self._bad("PF105", message, start, end, "write it as a float, as in 1e20")
         if kind == "FLOAT" and float(digits) == float("inf"):
             return self._bad("PF105", "this number is too large for f64", start, end, None)

@@ -97,8 +97,8 @@ _DTYPES = {
     "bfloat16": "bf16", "byte": "u8", "char": "i8", "double": "f64", "float": "f32", "float16": "f16",
     "float32": "f32", "float64": "f64", "half": "f16", "int": "i32", "int16": "i16", "int32": "i32",
     "int64": "i64", "int8": "i8", "long": "i64", "short": "i16", "uint8": "u8",
-    "u16": "i32, which holds each u16", "uint16": "i32, which holds each u16", "u1": "bool",
-    "u32": "i64, which holds each u32", "uint32": "i64, which holds each u32", "boolean": "bool",
+    "uint": "u32", "uint16": "u16", "uint32": "u32", "uint64": "u64", "ulong": "u64", "ushort": "u16",
+    "u1": "bool", "boolean": "bool",
 }  # fmt: skip
 _NUMBERS = {"huge_val": "inf", "inf": "inf", "infinity": "inf", "nan": "nan", "pi": "pi"}
 _COMPLEX = re.compile(r"c(64|128)|complex(64|128)?")
@@ -177,6 +177,11 @@ OLD = "old"
 
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 """Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
+
+BITWISE = ("&", "|", "^", "<<", ">>")
+"""Operators on bits of integers; of bools `BITS_OF_BOOLS` says what they are."""
+
+BITS_OF_BOOLS = {"&": "and", "|": "or", "^": "ne"}
 
 REDUCTIONS = (*COMBINES, "mean", *ARG_REDUCTIONS)
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostics
+from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import Interval, fits, of_dtype, of_tree
@@ -55,7 +56,7 @@ def prove_numbers(proofs: Proofs, statements: Iterable[Statement]) -> None:
     """PF363: what is converted by no cast keeps its value."""
     for s in statements:
         for e, guards in guarded_parts(s):
-            if isinstance(e, IndexValue) and e.dtype.is_integer and e.dtype.bits < 64:
+            if isinstance(e, IndexValue) and e.dtype.is_integer and e.dtype is not I64:
                 _prove_number(proofs, s, e, guards)
 
 

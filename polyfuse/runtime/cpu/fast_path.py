@@ -44,7 +44,7 @@ SHARED = 64 << 10
 NUMBERS = (float, int, bool)
 # struct codes of scalar arguments; that of bf16 is for its bits.
 _CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B"}
-_CODES |= {"bool": "?", "bf16": "H"}
+_CODES |= {"u64": "Q", "u32": "I", "u16": "H", "bool": "?", "bf16": "H"}
 _CELL = 8
 _WRITTEN = (Kind.INOUT, Kind.OUTPUT)
 

@@ -200,7 +200,7 @@ class LaunchLayout:
     finish: Callable[[], None] | None
 
 
-CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "bf16")
+CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "bf16", "u16", "u32", "u64")
 """Numbers that the launcher converts, by their code."""
 _KINDS = {float: 1, int: 2, bool: 3}
 

@@ -61,6 +61,9 @@ bool number(int64_t kind, int64_t code, Object item, int64_t* cell) {
     case 7: return store_if_fits<uint8_t>(cell, x);
     case 8: return kind == kBool && store<uint8_t>(cell, x);
     case 9: return store<uint16_t>(cell, brain(float(x)));
+    case 10: return store_if_fits<uint16_t>(cell, x);
+    case 11: return store_if_fits<uint32_t>(cell, x);
+    case 12: return x >= 0 && store<uint64_t>(cell, x);
     default: return false;
   }
 }

@@ -29,6 +29,7 @@ NUMBER = "q"
 STATUS_BYTES = 8
 BARRIER_BYTES = 8
 _FORMATS = {"f64": "d", "f32": "f", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B", "bool": "B"}
+_FORMATS |= {"u64": "Q", "u32": "I", "u16": "H"}
 _BITS = "H"  # 16-bit floats travel as their bits
 
 

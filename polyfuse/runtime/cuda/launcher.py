@@ -35,7 +35,7 @@ _PYTHON = (
 )  # fmt: skip
 _FLOATS, _INTEGERS = (
     (float, np.float64, np.float32, np.float16),
-    (int, np.int64, np.int32, np.int16, np.int8, np.uint8),
+    (int, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.uint8),
 )
 _KINDS: dict[type, int] = {**dict.fromkeys(_FLOATS, 1), **dict.fromkeys(_INTEGERS, 2), bool: 3, np.bool_: 3}
 NUMBERS = frozenset(_KINDS)

@@ -155,10 +155,10 @@ def _odd(exact: Value, cut: Value, bits: type[np.unsignedinteger[Any]]) -> Value
 
 
 def _odd_integer(value: Value) -> Value:
-    """An i64 as an f64 that rounds to 16 bits as the integer itself would."""
-    wide = np.greater_equal(np.abs(value.astype(np.float64)), 2.0**53)
-    low = np.int64(0xFFF)
-    cut = (value & ~low) | np.where((value & low) != 0, np.int64(0x800), np.int64(0))
+    """An integer of 64 bits as an f64 that rounds to 16 bits as the integer itself would."""
+    wide, kind = np.greater_equal(np.abs(value.astype(np.float64)), 2.0**53), value.dtype.type
+    low = kind(0xFFF)
+    cut = (value & ~low) | np.where((value & low) != 0, kind(0x800), kind(0))
     return np.where(wide, cut, value).astype(np.float64)[()]
 
 

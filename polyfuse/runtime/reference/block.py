@@ -35,7 +35,18 @@ from polyfuse.ir.tensor_graph import (
     within_text,
 )
 from polyfuse.runtime.reference.ops import apply_op, cast_to, choose
-from polyfuse.runtime.reference.values import Array, Bound, Val, growth, is_exact, join, rounded, undecided
+from polyfuse.runtime.reference.values import (
+    Array,
+    Bound,
+    Val,
+    growth,
+    held_as,
+    is_exact,
+    join,
+    rounded,
+    undecided,
+)
+from polyfuse.runtime.reference.values import wrapped as reduced
 from polyfuse.source import Span
 
 BLOCK_ELEMENTS = 1 << 16
@@ -170,7 +181,7 @@ class BlockEvaluator:
                 if dtype.is_float:
                     number = np.full(shape, float(np.asarray(value, dtype.numpy)))
                     return Val(number, 0.0, bool(number.flat[0] >= 0))
-                return Val(np.full(shape, value, np.bool_ if dtype.is_bool else np.int64))
+                return Val(np.full(shape, value, held_as(dtype)))
             case IndexValue(index, dtype):
                 return self._index_value(self.index(index, active, number=not self.checked), dtype)
             case Read():
@@ -213,7 +224,7 @@ class BlockEvaluator:
     def _index_value(self, v: Array, dtype: DType) -> Val:
         if dtype.is_float:
             return rounded(v.astype(np.float64), 0.0, dtype, exact_if_held=True, nonneg=bool(v.min() >= 0))
-        return Val(v if dtype.bits == 64 else v.astype(dtype.numpy).astype(np.int64))
+        return Val(reduced(v, dtype))
 
     def index(self, e: IndexExpr, active: Active = None, number: bool = False) -> Array:
         """The values of an index expression, int64. Of a number, a division by 0 gives 0."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError, DslError
+from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.index_expr import evaluate as evaluate_index
 from polyfuse.ir.index_expr import variables as index_variables
@@ -47,7 +48,7 @@ from polyfuse.runtime.reference.block import (
 )
 from polyfuse.runtime.reference.ranges import moving_range
 from polyfuse.runtime.reference.reductions import scattered
-from polyfuse.runtime.reference.values import Array, Val, from_numpy, is_exact, undecided
+from polyfuse.runtime.reference.values import Array, Val, from_numpy, held_as, is_exact, undecided
 
 # --- one statement ----------------------------------------------------------------------------------------
 
@@ -155,8 +156,7 @@ class Runner:
         if empty or (mask is not None and op in ("max", "min", "argmax", "argmin")):
             self._check_not_empty(s, at, mask, empty)
         if empty:
-            kind: Any = np.float64 if s.expr.dtype.is_float else np.int64
-            kind = np.bool_ if s.expr.dtype.is_bool and op in ("any", "all") else kind
+            kind: Any = held_as(s.expr.dtype if op in ("any", "all") or not s.expr.dtype.is_bool else I64)
             start = reduction.identity(op, s.expr.dtype)
             return Val(np.full(block.shape, start, kind), 0.0, True)
         axes = tuple(block.axis[n] for n in inner)
@@ -637,8 +637,7 @@ def _empty(t: Tensor, shape: tuple[int, ...], stores: Mapping[str, Store]) -> St
         entry = stores[t.alias]
         bound = entry.e if is_exact(entry.e) else np.array(entry.e)
         return Store(t.dtype, entry.v.copy(), bound, np.zeros(shape, bool))
-    dtype = np.float64 if t.dtype.is_float else np.bool_ if t.dtype.is_bool else np.int64
-    return Store(t.dtype, np.zeros(shape, dtype), 0.0, np.zeros(shape, bool), True)
+    return Store(t.dtype, np.zeros(shape, held_as(t.dtype)), 0.0, np.zeros(shape, bool), True)
 
 
 def _evaluated(t: Tensor, store: Store) -> Evaluated:

@@ -24,6 +24,7 @@ from polyfuse.runtime.reference.values import (
     dot_bytes,
     dot_words,
     half,
+    held_as,
     is_exact,
     join,
     rounded,
@@ -431,6 +432,8 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "add": _integer(np.add), "sub": _integer(np.subtract), "mul": _integer(np.multiply),
     "floordiv": _integer(_divide_or_zero(np.floor_divide)), "mod": _integer(_divide_or_zero(np.mod)),
     "pow": _integer(_integer_power), "min": _integer(np.minimum), "max": _integer(np.maximum),
+    "bitand": _integer(np.bitwise_and), "bitor": _integer(np.bitwise_or), "bitxor": _integer(np.bitwise_xor),
+    "bitnot": _integer(np.invert), "shl": _integer(np.left_shift), "shr": _integer(np.right_shift),
     "neg": _integer(np.negative), "abs": _integer(np.abs), "sign": _integer(np.sign),
     "word": _integer(word), "dot_words": _integer(dot_words),
     "half": _integer(half), "dot_bytes": _integer(dot_bytes),
@@ -476,7 +479,7 @@ def cast_to(x: Val, source: DType, target: DType) -> Val:
         return rounded(v, join(x.e), target, (x.e,), exact_if_held=True, nonneg=nonneg)
     if source.is_float:
         return _truncated(x, target)
-    return Val(wrapped(x.v.astype(np.int64), target), x.e)
+    return Val(wrapped(x.v if x.v.dtype != np.bool_ else x.v.astype(np.int64), target), x.e)
 
 
 def _truncated(x: Val, target: DType) -> Val:
@@ -491,11 +494,11 @@ def _truncated(x: Val, target: DType) -> Val:
 def _saturated(x: Array, target: DType) -> Array:
     """Toward zero, within the limits of the type; NaN gives 0.
 
-    The largest i64 is no float64: numbers from 2^63 on are chosen, not converted."""
-    low, high = np.iinfo(target.numpy).min, np.iinfo(target.numpy).max
-    top = float(high) if target.bits < 64 else 2.0**63
+    The largest of 64 bits is no float64: numbers beyond are chosen, not converted."""
+    low, high = map(held_as(target).type, target.limits)
+    top = float(target.limits[1] + (target.bits == 64))
     within = (x > float(low)) & (x < top)
-    whole = np.where(within, x, 0.0).astype(np.int64)
+    whole = np.where(within, x, 0.0).astype(held_as(target))
     return np.where(x >= top, high, np.where(x <= float(low), low, whole))
 
 

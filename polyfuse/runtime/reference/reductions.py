@@ -30,8 +30,6 @@ from polyfuse.runtime.reference.values import (
     wrapped,
 )
 
-_INT64 = np.iinfo(np.int64)
-
 
 @dataclass(slots=True)
 class Partial:
@@ -92,14 +90,15 @@ def partial(op: str, term: Val, shape: tuple[int, ...], axes: tuple[int, ...], m
 
 
 def neutral(op: str, v: Array) -> float | int | bool:
-    """What does not change a reduction of values as they are held here (float64, int64, bool)."""
+    """What does not change a reduction of values as they are held here (`values.held_as`)."""
     if op in ("sum", "prod", "any", "all"):
         return op in ("prod", "all")
     if v.dtype == np.float64:
         return -math.inf if op == "max" else math.inf
     if v.dtype == np.bool_:
         return op == "min"
-    return int(_INT64.min if op == "max" else _INT64.max)
+    info = np.iinfo(v.dtype)
+    return int(info.min if op == "max" else info.max)
 
 
 _REDUCE: dict[str, Callable[..., Array]] = {
@@ -126,7 +125,7 @@ def merge(op: str, a: Partial, b: Partial) -> Partial:
 def finish(op: str, p: Partial, dtype: DType, n: int) -> Val:
     """The value of a reduction of `n` terms (or fewer) in type `dtype`."""
     if p.v.dtype != np.float64:
-        v = p.v if dtype.is_bool else wrapped(p.v.astype(np.int64), dtype)
+        v = p.v if dtype.is_bool else wrapped(p.v, dtype)
         return Val(v, np.where(undecided(p.low), np.inf, 0.0) if p.low.any() else 0.0)
     if op == "sum":
         if p.exact and bool(p.low.max(initial=0.0) <= integers_exact_to(dtype)):

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from polyfuse.ir.dtypes import BF16, F16, F32, F64, DType
+from polyfuse.ir.dtypes import BF16, F16, F32, F64, U64, DType
 
 Array: TypeAlias = npt.NDArray[Any]
 Bound: TypeAlias = Array | float
@@ -156,8 +156,15 @@ def integers_exact_to(dtype: DType) -> float:
 
 
 def wrapped(v: Array, dtype: DType) -> Array:
-    """An int64 array reduced to the range of an integer type."""
-    return v if dtype.bits == 64 else v.astype(dtype.numpy).astype(np.int64)
+    """An integer array reduced to the range of a type."""
+    return v.astype(dtype.numpy, copy=False).astype(held_as(dtype), copy=False)
+
+
+def held_as(dtype: DType) -> np.dtype[Any]:
+    """What values of a type are held as: float64, bool, int64, or uint64 for those that int64 has not."""
+    if dtype.is_bool or dtype is U64:
+        return dtype.numpy
+    return np.dtype(np.float64 if dtype.is_float else np.int64)
 
 
 def from_numpy(a: Array, dtype: DType) -> Val:
@@ -165,7 +172,7 @@ def from_numpy(a: Array, dtype: DType) -> Val:
     if dtype.is_bool:
         return Val(a.astype(np.bool_))
     if dtype.is_integer:
-        return Val(a.astype(np.int64))
+        return Val(a.astype(held_as(dtype)))
     v = a.astype(np.float64)
     if dtype in (F16,):
         return Val(v)

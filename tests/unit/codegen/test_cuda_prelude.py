@@ -79,8 +79,9 @@ def signature(name: str) -> tuple[tuple[DType, ...], DType]:
         return (dtype,) * 3, dtype
     if op in ("power", "power_half"):
         return (dtype, I32), dtype
-    gives_bool = op in OPS and OPS[op].gives_bool
-    return (dtype,) * (2 if op in BINARY else 1), BOOL if gives_bool else dtype
+    if op in OPS:
+        return (dtype,) * OPS[op].arity, OPS[op].result(dtype)
+    return (dtype,) * (2 if op in BINARY else 1), dtype
 
 
 # --- the text ------------------------------------------------------------------------------------------

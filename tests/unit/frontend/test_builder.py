@@ -340,7 +340,7 @@ BAD: list[tuple[Callable[[Any, Any, Any, Any], object], str, str]] = [
     (lambda b, f, x, i: x["i"], "PF113", "made into objects first"),
     (lambda b, f, x, i: x[i] + None, "PF113", "None is no number"),
     (lambda b, f, x, i: x[i] * float("nan"), "PF113", "no literal for nan"),
-    (lambda b, f, x, i: x[i] + 2**63, "PF105", "too large"),
+    (lambda b, f, x, i: x[i] + 2**64, "PF105", "too large"),
     (lambda b, f, x, i: x[i] + (-(2**63) - 1), "PF105", "too large"),
     (lambda b, f, x, i: list(x), "PF113", "not a sequence"),
     (lambda b, f, x, i: fn.foo[i](x[i]), "PF109", "not a reduction"),

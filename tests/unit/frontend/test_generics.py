@@ -61,7 +61,7 @@ def test_several_rank_variables() -> None:
 BAD: list[tuple[Signature, dict[str, DType], dict[str, int], str, str]] = [
     (NORM, {"x": F16, "w": F32}, {"x": 2, "w": 1}, "PF403", "'x' and 'w' of one dtype (F), got f16 and f32"),
     (NORM, {"x": I32}, {"x": 2}, "PF402", "'x' of norm has dtype i32; F is one of f64, f32, f16, bf16"),
-    (NORM, {"k": F32}, {}, "PF402", "I is one of i64, i32, i16, i8, u8"),
+    (NORM, {"k": F32}, {}, "PF402", "I is one of i64, i32, i16, i8, u64, u32, u16, u8"),
     (PAIR, {"a": F64}, {}, "PF402", "argument 'a' of pair has dtype f64, expected f32"),
     (NORM, {}, {"x": 0}, "PF401", "argument 'x' of norm has 0 axes, expected at least 1 axis: F[B..., H]"),
     (NORM, {}, {"w": 2}, "PF401", "argument 'w' of norm has 2 axes, expected 1 axis: F[H]"),

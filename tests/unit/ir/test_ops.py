@@ -206,7 +206,8 @@ def test_c_writes_operators_where_they_do_the_same() -> None:
 
 def test_signs_and_reductions_name_operations() -> None:
     assert set(BY_SIGN) == {
-        *["+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or"]
+        *["+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or"],
+        *["&", "|", "^", "<<", ">>"],
     }
     assert all(BY_SIGN[sign] == name for name, sign in INFIX.items())
     assert NEGATED["lt"] == "ge" and set(COMBINES.values()) <= set(OPS)

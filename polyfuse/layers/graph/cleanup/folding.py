@@ -32,7 +32,7 @@ _FLOAT = {
     for name, f in _folded(Takes.FLOATS, Takes.NUMBERS, Takes.ANY).items()
     if OPS[name].has(Trait.FOLDED)
 }
-_INTEGER = _folded(Takes.NUMBERS, Takes.ANY)
+_INTEGER = _folded(Takes.NUMBERS, Takes.INTEGERS, Takes.ANY)
 _BOOL = _folded(Takes.BOOLS, Takes.ANY)
 
 

@@ -253,7 +253,7 @@ def _narrowed(e: Expr, dims: Mapping[str, Range]) -> Expr | None:
     match e:
         case Cast(arg, dtype) if dtype is I64 and arg.dtype is I32:
             return arg
-        case Cast(arg, dtype) if dtype is I64 and not arg.dtype.is_float and arg.dtype is not I64:
+        case Cast(arg, dtype) if dtype is I64 and not arg.dtype.is_float and fits(of_dtype(arg.dtype), I32):
             return replace(e, dtype=I32)
         case Const(value, dtype) if dtype is I64 and fits((value, value), I32):
             return replace(e, dtype=I32)

@@ -215,7 +215,6 @@ def holds(wide: DType, narrow: DType) -> bool:
     if narrow.is_float:
         half = {wide.name, narrow.name} == {"f16", "bf16"}  # one has more digits, the other more range
         return wide.is_float and wide.bits >= narrow.bits and not half
-    digits = narrow.bits - (narrow.name != "u8")
     if wide.is_float:
-        return digits <= _PRECISION[wide.name]
-    return wide.bits - (wide.name != "u8") >= digits and (wide.name != "u8" or narrow.name == "u8")
+        return narrow.limits[1].bit_length() <= _PRECISION[wide.name]
+    return wide.holds(narrow)
