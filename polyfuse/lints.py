@@ -19,7 +19,7 @@ from polyfuse.diagnostics import Diagnostic, Edit, Fix, Severity
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import statement_exprs, walk
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.tensor_graph import (
@@ -222,12 +222,13 @@ def _is_inside(graph: TensorGraph, index: Expr, extent: IndexExpr, guards: tuple
     bare = _uncast(index)
     if any(_uncast(part) == bare for g in guards for part in parts_of(g.cond)):
         return True
-    return _holds_positions(graph, index, extent, set())
+    return _holds_positions(graph, index, extent, {})
 
 
-def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: set[str]) -> bool:
+def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: dict[str, IndexExpr]) -> bool:
     """Whether all values lie in the range: by bounds, in tensors that hold only such values, or what argmax
-    and argmin of the range gave. `seen` are tensors that are being asked: a recurrence adds no values."""
+    and argmin of the range gave. `seen` are tensors that are being asked, and of which range: a recurrence
+    adds no values."""
     bare = _uncast(e)
     low, high = of_tree(e)
     above = isinstance(extent, IConst) and high < extent.value
@@ -236,17 +237,19 @@ def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: set[s
     match bare:
         case Select(_, then, other):
             return all(_holds_positions(graph, x, extent, seen) for x in (then, other))
+        case Apply("floordiv", (whole, divisor)) if isinstance(by := _uncast(divisor), IndexValue):
+            return _holds_positions(graph, whole, product((extent, by.index)), seen)
         case Read(name) if name in seen:
-            return True
+            return seen[name] == extent
         case Read(name):
-            seen.add(name)
+            seen[name] = extent
             writers = graph.writers(name)
             return bool(writers) and all(_gives_positions(graph, s, extent, seen) for s in writers)
         case _:
             return False
 
 
-def _gives_positions(graph: TensorGraph, s: Statement, extent: IndexExpr, seen: set[str]) -> bool:
+def _gives_positions(graph: TensorGraph, s: Statement, extent: IndexExpr, seen: dict[str, IndexExpr]) -> bool:
     if s.reduction in ARG_REDUCTIONS:
         return all(d.upper == extent for d in s.dims if d.reduce)
     extreme = s.reduction in ("max", "min") and not s.accumulate

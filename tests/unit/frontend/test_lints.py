@@ -156,6 +156,18 @@ def test_an_index_that_a_recurrence_reads_from_argmax() -> None:
     assert codes_of(text.format("argmax[t](x[t, 0, 0])")) == ["PF298"]
 
 
+def test_the_quotient_of_a_position_in_a_flat_range() -> None:
+    text = """op f(x: f32[T, K, V], w: f32[K]) -> (y: f32[T]) where K >= 1, V >= 1 {{
+      flat[t, j] = x[t, j//V, j%V] for j in 0..K*V
+      at[t] = argmax[j](flat[t, j])
+      y[t] = {}
+    }}"""
+    assert codes_of(text.format("w[at[t] // V]")) == []
+    assert codes_of(text.format("w[at[t] // K]")) == ["PF298"]
+    # What is asked of one range says nothing of a narrower one.
+    assert codes_of(text.format("w[at[t] // V if t == 0 else at[t]]")) == ["PF298"]
+
+
 GATHERING = "op f(w: f32[V], k: i32[T]) -> (y: f32[T]) {\n"
 
 
