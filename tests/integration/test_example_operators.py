@@ -96,7 +96,7 @@ def test_all_layers_and_targets_agree(file: str) -> None:
     check([(call, way) for call in calls for way in WAYS])
     for call in calls:
         want = evaluate(call.graph, call.sizes, call.inputs)
-        for way in WAYS:
+        for way in (w for w in WAYS if w.on_cpu):  # whose kernels the interpreter runs
             arrays = call.memory()
             request = way.request(call)
             InterpretedKernels(request.kernels, checked=True, copied=request.copied).run(arrays)
