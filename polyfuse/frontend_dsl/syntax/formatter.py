@@ -2,8 +2,8 @@
 
     * two blanks of indentation, one statement per line, one blank line between operators,
       at most one blank line between statements (where there was one);
-    * signatures and statements longer than `WIDTH` are wrapped, statements after the operator that binds
-      loosest and is in fewest brackets;
+    * signatures and statements longer than `WIDTH` are wrapped, statements before `for`, else after the
+      operator that binds loosest and is in fewest brackets;
     * a comment on its own line stays in front of what follows it, a comment behind code stays behind
       it, a comment in the middle of a statement moves in front of the statement.
 
@@ -108,7 +108,8 @@ WIDTH = 100
 INDENT = "  "
 
 _Placed: TypeAlias = ast.Stmt | ast.Param | ast.Expr
-# After which a line may be broken: a comma, an operator, a word of a choice; and how tightly it binds.
+# After which a line may be broken, as before `for`: a comma, an operator, a word of a choice; and how tightly
+# it binds.
 _LOOSE_FIRST = (", if else", "or", "and", "< <= > >= == !=", "|", "^", "&", "<< >>", "+ -", "* / // %")
 _TIGHTNESS = {name: tightness for tightness, names in enumerate(_LOOSE_FIRST) for name in names.split()}
 _ASSIGN = ("=", "+=", "max=", "min=")
@@ -117,7 +118,7 @@ _TOGETHER = re.compile(
     rf"\w+\[[^\[\]]*\](?=\()|^ *\w+\[.*?\](?= (?:{'|'.join(re.escape(n) for n in _ASSIGN)}) )"
 )
 _BREAK = re.compile(
-    rf"(?:,|(?<= )(?:{'|'.join(re.escape(n) for n in (*_TIGHTNESS, *_ASSIGN) if n != ',')})) "
+    rf"(?:,|(?<= )(?:{'|'.join(re.escape(n) for n in (*_TIGHTNESS, *_ASSIGN) if n != ',')})) |(?<= )(?=for )"
 )
 
 
@@ -223,7 +224,7 @@ def statement_text(stmt: ast.Stmt) -> str:
 
 
 def _wrap(line: str) -> list[str]:
-    """Breaks a long line after a comma or an operator, the loosest one that does."""
+    """Breaks a long line before `for`, after a comma or an operator, at the loosest one that does."""
     lines: list[str] = []
     while len(line) > WIDTH:
         cut = _best_break(line)
@@ -257,7 +258,7 @@ def _best_break(line: str) -> int | None:
     inner = [m for m in good or found if m[0].strip() not in _ASSIGN] or good or found
 
     def looseness(m: re.Match[str]) -> tuple[int, int, int]:
-        return depths[m.start()], _TIGHTNESS.get(m[0].strip(), 0), -m.end()
+        return depths[m.start()], _TIGHTNESS.get(m[0].strip(), 0) if m[0] else -1, -m.end()
 
     return min(inner, key=looseness).end() if inner else None
 

@@ -157,6 +157,13 @@ def test_indices_stay_together(statement: str, ends: str) -> None:
     stays(text)
 
 
+def test_ranges_of_a_statement_have_a_line_of_their_own() -> None:
+    value = " + ".join(f"x[t, i-{k}] * w[{k}]" for k in range(4))
+    text = format_program(parse_text(f"op f() {{ y[t, i] = {value} for t in 0..T, i in 3..N }}"))
+    assert text.splitlines()[1:3] == [f"  y[t, i] = {value}", "      for t in 0..T, i in 3..N"]
+    stays(text)
+
+
 def test_a_name_longer_than_a_line() -> None:
     stays(f"op f({'x' * 200}: f32[{'N' * 200}]) where {'N' * 200} > 3 {{ y = {'x' * 200} + {'x' * 200} }}")
 
