@@ -85,6 +85,10 @@ def positive(*shape: int) -> Array:
     return _rng.uniform(0.2, 1.8, shape).astype("f4")
 
 
+def uniform(*shape: int) -> Array:
+    return _rng.uniform(0, 1, shape).astype("f4")
+
+
 def integers(high: int, *shape: int) -> Array:
     return _rng.integers(0, high, shape)
 
@@ -243,6 +247,35 @@ add(
     {"cost": positive(7, 11), "a": weights(7), "b": weights(11), "eps": np.float32(0.3)},
     given=({"T": 4}, {"T": 5}),
     tolerance=1e-4,
+)
+
+# --- orders -----------------------------------------------------------------------------------------------
+
+add(
+    "router",
+    {"logits": normal(32, 8), "x": normal(32, 16)},
+    {"logits": normal(13, 3), "x": normal(13, 5)},
+    given=({"C": 8}, {"C": 7}),
+)
+add(
+    "lovasz",
+    {"x": normal(32, 4), "label": integers(4, 32)},
+    {"x": normal(11, 5), "label": 1 + integers(2, 11)},
+)
+add(
+    "top_p",
+    {"x": normal(8, 32), "u": uniform(8)},
+    {"x": normal(5, 13), "u": uniform(5), "most": np.float32(0.6), "temperature": np.float32(0.7)},
+)
+add(
+    "beam_step",
+    {"logp": log_softmax(normal(4, 4, 16)), "score": normal(4, 4), "seen": integers(16, 4, 4, 5)},
+    {
+        "logp": log_softmax(normal(2, 3, 7)),
+        "score": normal(2, 3),
+        "seen": integers(2, 2, 3, 1),
+        "end": np.int64(1),
+    },
 )
 
 # --- numbers ----------------------------------------------------------------------------------------------

@@ -201,6 +201,72 @@ def sinkhorn(cost: Array, a: Array, b: Array, eps: float = 0.1, T: int = 50) -> 
     return plan
 
 
+# --- orders -----------------------------------------------------------------------------------------------
+
+
+def router(logits: Array, x: Array, C: int) -> dict[str, Array]:
+    """Tokens one by one, first choices before second ones."""
+    p = special.softmax(logits, axis=1)
+    expert = np.argsort(-p, axis=1, kind="stable")[:, :2]
+    best = np.take_along_axis(p, expert, axis=1)
+    gate = best / best.sum(1, keepdims=True)
+    y = np.zeros((p.shape[1], C, x.shape[1]))
+    taken = [0] * p.shape[1]
+    for k, t in itertools.product(range(2), range(len(x))):
+        e = expert[t, k]
+        if taken[e] < C:
+            y[e, taken[e]] = x[t]
+        else:
+            gate[t, k] = 0
+        taken[e] += 1
+    share = np.bincount(expert[:, 0], minlength=p.shape[1]) / len(x)
+    return {"y": y, "gate": gate, "expert": expert, "balance": p.shape[1] * share @ p.mean(0)}
+
+
+def lovasz(x: Array, label: Array) -> Array:
+    """The Lovasz extension of the set function 1 - Jaccard, as an integral over level sets."""
+    p = special.softmax(x, axis=1)
+    losses = []
+    for c in np.unique(label):
+        truth = label == c
+        error = np.abs(truth - p[:, c])
+        levels = np.unique(np.concatenate([[0.0], error]))
+        total = 0.0
+        for low, high in itertools.pairwise(levels):
+            wrong = error > low
+            total += (high - low) * wrong.sum() / (truth | wrong).sum()
+        losses.append(total)
+    return np.mean(losses)
+
+
+def top_p(x: Array, u: Array, most: float = 0.9, temperature: float = 1.0) -> dict[str, Array]:
+    p = special.softmax(x / temperature, axis=1)
+    kept, tokens = np.zeros_like(p), []
+    for b, row in enumerate(p):
+        ways = sorted(range(len(row)), key=lambda v: -row[v])
+        count = next((k for k in range(1, len(row)) if row[ways[:k]].sum() >= most), len(row))
+        chosen = ways[:count]
+        kept[b, chosen] = row[chosen] / row[chosen].sum()
+        tokens.append(chosen[int(np.searchsorted(np.cumsum(kept[b, chosen]), u[b], "right"))])
+    return {"kept": kept, "token": np.array(tokens)}
+
+
+def beam_step(logp: Array, score: Array, seen: Array, end: int = 0) -> dict[str, Array]:
+    beams, tokens = logp.shape[1:]
+    best, after = [], []
+    for one, s, old in zip(logp, score, seen, strict=True):
+        ways = []
+        for k, v in itertools.product(range(beams), range(tokens)):
+            if old[k, -1] != end:
+                ways.append((s[k] + one[k, v], [*old[k], v]))
+            elif v == end:
+                ways.append((s[k], [*old[k], v]))
+        ways.sort(key=lambda w: -w[0])
+        best.append([w[0] for w in ways[:beams]])
+        after.append([w[1] for w in ways[:beams]])
+    return {"best": np.array(best), "next": np.array(after)}
+
+
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
