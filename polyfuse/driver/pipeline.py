@@ -66,6 +66,7 @@ from polyfuse.layers.mapping.kernels import entry_copies
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import ON_GPU, Options
+from polyfuse.poly.element_space import in_element_space
 from polyfuse.poly.legality.index_overflow import wrapping
 from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.poly.legality.zero_divisions import without_zero_divisions
@@ -530,7 +531,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
         statements = (replace(s, expr=map_expr(s.expr, _chosen)) for s in fixed.statements)
         fixed = replace(fixed, statements=tuple(statements))
         _refuse_empty_gathers(fixed)
-    return fixed
+    return in_element_space(fixed)
 
 
 def _chosen(e: Expr) -> Expr:

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from polyfuse.frontend_dsl.semantics.signature import size_names
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.ast_walk import children
+from polyfuse.frontend_dsl.syntax.ast_walk import children, walk
 from polyfuse.frontend_dsl.syntax.names import CONSTANTS, is_builtin
 from polyfuse.source import Span
 
@@ -106,7 +106,8 @@ class _Operator:
             case ast.Define():
                 yield self._own(s.target, Kind.TENSOR, s.target_span, True)
                 left = s.indices or ()
-                names = [e.id for e in left if isinstance(e, ast.Splat) or self._is_variable(e)]
+                parts = [x for e in left for x in (walk(e) if s.op == "=" else (e,))]
+                names = [e.id for e in parts if isinstance(e, ast.Splat) or self._is_variable(e)]
                 bound = dict.fromkeys((*names, *(r.var for r in s.ranges)), here)
                 for r in s.ranges:
                     yield Symbol(r.var, Kind.VARIABLE, here, _start(r.span, r.var), True)

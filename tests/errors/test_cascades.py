@@ -45,7 +45,7 @@ def errors(text: str) -> list[tuple[str, str]]:
         (V + "a = fun(v); b = fun(a); y[i] = v[i] + a[i] * b[i] }", [("PF202", "fun")]),
         (V + "(a, b) = fun(v); y[i] = a[i]; _z[j] = b[j] }", [("PF202", "fun")]),
         (V + "t[i] = q * v[i] for i in 0..K; y[i] = t[i]; _u[j] = t[j] }", [("PF201", "q"), ("PF201", "K")]),
-        (V + "t[2*i] = v[i]; y[i] = t[i] }", [("PF304", "2*i")]),
+        (V + "t[max(i, 2)] = v[i]; y[i] = t[i] }", [("PF304", "max(i, 2)")]),
         (V + "t[i] = v[i] / q; r[i, k] = t[i]; y[i] = r[i, 0] }", [("PF201", "q")]),
         (V + "let t: f32[K] = 0.0; let u: f32[K] = 1.0; y[i] = t[i] + u[i] }", [("PF201", "K")]),
         (V + "y[i] = sum[j in 0..K](v[i]) + sum[j in 0..K](v[i]) }", [("PF201", "K")]),

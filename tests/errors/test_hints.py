@@ -56,9 +56,7 @@ PROGRAMS = [
     # left sides
     "op f(x: f32[J]) -> (y: f32[J, J]) {\n  y[j, j] = x[j]\n}",
     "op f(x: f32[N]) -> (y: f32[N, N, 2]) {\n  y[i, i, k] = x[i]\n}",
-    "op f(x: f32[N]) -> (y: f32[2*N]) {\n  y[2*i] = x[i]\n}",
-    "op f(x: f32[N]) -> (y: f32[3*N]) {\n  y[3*i + 1] = x[i] * 2.0\n}",
-    "op f(x: f32[N]) -> (y: f32[2*N]) {\n  y[i*2 + 1] = x[i]\n}",
+    "op f(x: f32[N]) -> (y: f32[2*N]) {\n  y[2*i] = x[i]\n  y[2*i + 1] = 0.0\n}",
     # in place
     "op f(p: f32[N], g: f32[N]) {\n  p[i] = p[i] - g[i]\n}",
     "op f(inout p: f32[N], inout m: f32[N]) {\n  m[i] = 0.9 * m[i]\n  p[i] = p[i] - m[i]\n}",
@@ -109,9 +107,6 @@ def follow(text: str, d: Diagnostic) -> list[str]:
         return [text.replace(" {\n", f"{more} {{\n", 1)]
     if m := said(r"call one '(\w+)' and write: \.\.\.( if .*)"):
         return [text[:start] + m[1] + text[end:line_end] + m[2] + text[line_end:]]
-    if m := said(r"with ((\w+) // \d+) for \w+: \.\.\.( if .*)"):
-        right = re.sub(rf"\b{m[2]}\b", m[1], text[end:line_end])
-        return [text[:start] + m[2] + right + m[3] + text[line_end:]]
     if m := said(r"whole tensor: (.*); then read (.*) here"):
         return [f"{text[:line]}  {m[1]}\n{text[line:start]}{m[2]}{text[of_call(text, start) :]}"]
     if m := said(r"declare it `inout (\w+): "):

@@ -109,6 +109,27 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
         body(X, "y[0] = x[0]", "y[N - 1] = x[0]", "y[i] = x[i] for i in 1..N - 1"), None, "PF352", 3, 3,
         "y[0] is defined twice (N = 1)",
     ),
+    "index values that meet": (
+        body(X, "y[i // 2] = x[i]"), None, "PF352", 2, 3,
+        "y[0] is defined twice: for i = 0 (N = 4), and for i = 1",
+    ),
+    "variables that meet, sizes known": (
+        body("op f(a: f32[N, M]) -> (y: f32[N * M])", "y[i*N + j] = a[i, j]"), {"N": 2, "M": 3},
+        "PF352", 2, 3, "y[2] is defined twice: for i = 0, j = 2 (N = 2, M = 3), and for i = 1, j = 0",
+    ),
+    "every second element": (
+        body("op f(x: f32[N]) -> (y: f32[2*N])", "y[2*i + 1] = x[i]"), None, "PF353", 2, 3,
+        "no definition covers y[0] (N = 4)",
+    ),
+    "a computed index too far": (
+        body(X, "y[i + 1] = x[i]"), None, "PF351", 2, 3,
+        "writes y[i + 1] out of range: for i = 3 (N = 4), index 4 is not in 0..4",
+    ),
+    "pieces that need one another": (
+        body("op f(x: f32[N]) -> (y: f32[2*N])", "y[2*i] = y[2*i + 1] + x[i] for i in 0..N",
+             "y[2*i + 1] = y[2*i] for i in 0..N"),
+        None, "PF355", 2, 12, "for i = 0 (N = 4), y[0] needs y[1]",
+    ),
     "a gap": (
         body(XY, "y[i] = a[i] for i in 0..N", "y[i] = b[i - N] for i in N + 1..N + M"), None, "PF353", 2, 3,
         "no definition covers y[4] (N = 4, M = 4)",

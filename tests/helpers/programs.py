@@ -173,6 +173,9 @@ class _Maker(Expressions):
         inner = {v: ranges[v] for v in rest}
         self.define(new, ["0", *rest], "0.0", inner, always=True)
         self.define(new, [f"{extent} + 1", *rest], "1.0", inner, always=True)
+        if self.seed % 2:
+            self.define(new, ["i0 + 1", *rest], self.shifted(t, "i0"), {**ranges, "i0": f"0..{extent}"}, True)
+            return True
         self.define(new, loops, self.shifted(t, "i0 - 1"), {**ranges, "i0": f"1..{extent} + 1"}, always=True)
         return True
 
@@ -187,6 +190,10 @@ class _Maker(Expressions):
         loops, ranges = self.over(axes)
         new = self.new_tensor(axes)
         self.define(new, loops, self.shifted(t, "i0"), {**ranges, "i0": f"0..{extent}"}, always=True)
+        if self.seed % 2:
+            moved, here = [f"i0 + ({extent})", *loops[1:]], {**ranges, "i0": f"0..{u.extents[0]}"}
+            self.define(new, moved, f"2.0 * {self.shifted(u, 'i0')}", here, always=True)
+            return True
         right = f"2.0 * {self.shifted(u, f'i0 - ({extent})')}"
         self.define(new, loops, right, {**ranges, "i0": f"{extent}..{end}"}, always=True)
         return True
@@ -205,8 +212,21 @@ class _Maker(Expressions):
                 return False
             axes, at = (f"{extent} + 3", *t.extents[1:]), f"i0 % ({extent})"
         loops, ranges = self.over(axes)
+        if self.seed % 2 and form in ("repeat", "reverse"):
+            return self.interleaved(t, axes, ["2*i0 + 1", "2*i0"] if form == "repeat" else [at])
         right = f"{self.shifted(t, at)} + 0.5"
         self.define(self.new_tensor(axes), loops, right, ranges, always=True)
+        return True
+
+    def interleaved(self, t: Tensor, axes: Axes, left: list[str]) -> bool:
+        """Each piece has an element for each of `t`, at an index of the left side."""
+        loops, ranges = self.over(t.extents)
+        new = self.new_tensor(axes)
+        for k, index in enumerate(left):
+            right = f"{self.shifted(t, 'i0')} + 0.5"
+            if k and self.seed % 4 == 3:  # it reads the piece before
+                right += f" - 0.5 * {new.name}[{', '.join([left[0], *loops[1:]])}]"
+            self.define(new, [index, *loops[1:]], right, ranges, always=True)
         return True
 
     def gather(self) -> bool:
@@ -259,6 +279,9 @@ class _Maker(Expressions):
         right = self.rng.choice(["{l} * 0.75 + {x}", "max({l}, {x})", "tanh({l} + {x})"])
         right = right.format(l=last, x=self.shifted(t, "i0"))
         steps = f"0..{extent} - 1" if down else f"1..{extent}"
+        if self.seed % 2 and not down:  # from an element to the next
+            right, loops = right.replace("i0 - 1", "i0"), ["i0 + 1", *rest]
+            steps = f"0..{extent} - 1"
         self.define(new, loops, right, {**ranges, "i0": steps}, always=True)
         return True
 

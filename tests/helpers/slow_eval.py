@@ -17,7 +17,7 @@ import numpy as np
 import scipy.special
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.index_expr import evaluate, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -73,6 +73,7 @@ class Slow:
         self.graph, self.sizes, self.inputs = graph, dict(sizes), inputs
         self.cells: dict[str, dict[Cell, Any]] = {}
         self.scattered: dict[str, dict[Cell, Any]] = {}
+        self.written: dict[str, dict[Cell, Env]] = {}
 
     def tensor(self, name: str) -> np.ndarray:
         t = self.graph.tensor(name)
@@ -107,10 +108,17 @@ class Slow:
         return self.element(alias, cell)
 
     def _match(self, s: Statement, cell: Cell) -> Env | None:
-        """The instance that writes `cell`, if there is one (left sides hold variables and constants)."""
+        """The instance that writes `cell`, if there is one."""
+        names = {d.name for d in s.dims}
+        if any(
+            not hasattr(i, "name") and names & {*variables(i)}
+            for i in s.write
+            if not isinstance(i, EXPR_TYPES)
+        ):
+            return self._places(s).get(cell)
         env: Env = {}
         for i, at in zip(s.write, cell, strict=True):
-            if hasattr(i, "name") and i.name in {d.name for d in s.dims}:
+            if hasattr(i, "name") and i.name in names:
                 env[i.name] = at
             elif not isinstance(i, EXPR_TYPES) and evaluate(i, self.sizes) != at:
                 return None
@@ -118,6 +126,14 @@ class Slow:
             if not d.reduce and not self._range(d, env)[0] <= env[d.name] < self._range(d, env)[1]:
                 return None
         return env
+
+    def _places(self, s: Statement) -> dict[Cell, Env]:
+        """The instances of a statement by what they write."""
+        if s.name not in self.written:
+            found = self._instances(tuple(d for d in s.dims if not d.reduce), {})
+            by_place = ((tuple(evaluate(i, {**self.sizes, **env}) for i in s.write), env) for env in found)
+            self.written[s.name] = dict(by_place)
+        return self.written[s.name]
 
     def _range(self, d: Any, env: Env) -> tuple[int, int]:
         everything = {**self.sizes, **env}

@@ -59,6 +59,13 @@ class Tensor(Expression):
     def __setitem__(self, indices: Operand | tuple[Operand, ...], value: Operand) -> None:
         self._define(indices, "=", value, ())
 
+    def define(
+        self, indices: Operand | tuple[Operand, ...], value: Operand, ranges: Sequence[Index] = ()
+    ) -> None:
+        """``t[indices] = value``, as an assignment; `ranges` are those of variables that stand in sums, as in
+        ``y.define(2 * d + 1, x[d], ranges=[d.range(0, D)])``."""
+        self._define(indices, "=", value, ranges)
+
     def scatter(
         self,
         indices: Operand | tuple[Operand, ...],

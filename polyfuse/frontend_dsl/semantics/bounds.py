@@ -10,7 +10,7 @@ from polyfuse.frontend_dsl.semantics.size_algebra import Facts, Poly, add, multi
 from polyfuse.frontend_dsl.semantics.size_algebra import to_index as poly_index
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, leaves, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, leaves, variables
 
 
 def explicit(r: ast.VarRange, lookup: Lookup) -> tuple[IndexExpr, IndexExpr] | None:
@@ -64,6 +64,30 @@ def highest(e: IndexExpr, dims: Mapping[str, g.IterDim]) -> IndexExpr | None:
             p = replaced
     rest = poly_index(p)
     return None if variables(rest) else rest
+
+
+def end(e: IndexExpr, dims: Mapping[str, g.IterDim], sign: int = 1) -> IndexExpr | None:
+    """No less than the greatest value of `e` (sign 1), no more than the least (-1), part by part."""
+    match e:
+        case IVar(name):
+            bound = dims[name].upper - 1 if sign > 0 else dims[name].lower
+            return end(bound, dims, sign)
+        case IBin("+" | "-" as op, left, right):
+            a, b = end(left, dims, sign), end(right, dims, sign if op == "+" else -sign)
+            return None if a is None or b is None else binary(op, a, b)
+        case IBin("*", IConst(c), other) | IBin("*", other, IConst(c)):
+            a = end(other, dims, sign if c >= 0 else -sign)
+            return None if a is None else binary("*", a, c)
+        case IBin("*", ISize() as size, other) | IBin("*", other, ISize() as size):
+            a = end(other, dims, sign)
+            return None if a is None else binary("*", a, size)
+        case IBin("//", left, right) if not variables(right):
+            a = end(left, dims, sign)
+            return None if a is None else binary("//", a, right)
+        case IBin("%", _, right) if not variables(right):
+            return binary("-", right, 1) if sign > 0 else IConst(0)
+        case _:
+            return None if variables(e) else e
 
 
 def _replace(p: Poly, dim: g.IterDim) -> Poly | None:

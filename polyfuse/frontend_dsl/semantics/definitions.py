@@ -8,10 +8,17 @@ from functools import partial
 from itertools import chain, count
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.frontend_dsl.semantics.bounds import explicit, extent_in, highest, in_order, shown_extent_in
+from polyfuse.frontend_dsl.semantics.bounds import (
+    end,
+    explicit,
+    extent_in,
+    highest,
+    in_order,
+    shown_extent_in,
+)
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder
 from polyfuse.frontend_dsl.semantics.groups import left_variables
-from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_index_only, to_index
+from polyfuse.frontend_dsl.semantics.index_build import AFFINE, NotIndex, is_index_only, to_index
 from polyfuse.frontend_dsl.semantics.ranges_infer import (
     Source,
     agree,
@@ -27,8 +34,9 @@ from polyfuse.frontend_dsl.semantics.typer import Typer
 from polyfuse.frontend_dsl.semantics.weak_types import Ty
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import bounds, walk
+from polyfuse.frontend_dsl.syntax.expr_text import expr_text
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, variables
 
 
 @dataclass(eq=False)
@@ -68,16 +76,8 @@ class Definition:
 
     def new_typer(self, diags: Diagnostics) -> Typer:
         typer = Typer(self.scope, self.ctx.library, diags, [v.id for v in self.variables])
-        typer.variables += [x for x in self._meant_as_variables() if x not in typer.variables]
         typer.target = self.target
         return typer
-
-    def _meant_as_variables(self) -> Iterator[str]:
-        """Names of a left side that is no plain one: an error about that is enough."""
-        known = {*self.scope.sizes, *self.scope.reads}
-        for i in () if self.is_scatter else self.stmt.indices or ():
-            if not isinstance(i, ast.Name):
-                yield from (x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in known)
 
     def _variables(self) -> Iterator[ast.Name]:
         """Index variables: those of the left side; for scatters also those of subscripts and ranges."""
@@ -103,15 +103,15 @@ class Definition:
     # --- checks ------------------------------------------------------------------------------------
 
     def check_left(self) -> None:
-        """Left indices are distinct plain variables or constants; ranges belong to variables."""
+        """Left indices are distinct variables, constants or affine; ranges belong to variables."""
         seen: set[str] = set()
         for i in self.stmt.indices or ():
             if self.is_scatter:
                 self.typer.index(i)
             elif isinstance(i, ast.Name) and i.id not in self.scope.sizes:
                 self._check_variable(i, seen)
-            elif not is_index_only(i, self.scope.sizes.get):
-                self._not_plain(i)
+            else:
+                self._check_computed(i)
         ranged: set[str] = set()
         for r in self.stmt.ranges:
             self._check_range(r, ranged)
@@ -130,35 +130,31 @@ class Definition:
             self._error("PF223", message, i, "choose another name for the variable")
         seen.add(i.id)
 
-    def _not_plain(self, i: ast.Expr) -> None:
-        names = [x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in self.scope.sizes]
-        hint = self._without(i)
-        if any(isinstance(x, ast.Subscript) for x in walk(i)):
-            hint = "to write where another tensor says, scatter: t[idx[i]] += x[i]"
-        what = f"an expression in '{names[0]}'" if names else "no size expression"
-        message = f"the left side holds {what}; it takes distinct variables and constants only"
-        self._error("PF304", message, i, hint)
+    def _check_computed(self, i: ast.Expr) -> None:
+        """An index of several parts: quasi-affine in the variables."""
+        names = [x for x in walk(i) if isinstance(x, ast.Name)]
+        for scalar in (x for x in names if x.id not in self.scope.sizes and self.scope.scalar(x.id)):
+            message = f"'{scalar.id}' is a scalar and cannot be an index variable"
+            self._error("PF223", message, scalar, "choose another name for the variable")
+            return
+        if not is_index_only(i, self.typer.lookup):
+            data = any(isinstance(x, ast.Subscript | ast.Reduce) for x in walk(i))
+            what = f"'{expr_text(i)}', which is no index of variables and sizes"
+            hint = "to write where another tensor says, scatter: t[idx[i]] += x[i]" if data else AFFINE
+            self._error("PF304", f"the left side holds {what}", i, hint)
+        elif {x.id for x in names} - {*self.scope.sizes} and any(isinstance(x, ast.Call) for x in walk(i)):
+            message = "the left side holds 'min' or 'max' of a variable"
+            self._error("PF304", message, i, "define each part in a statement of its own, with a range")
+        else:
+            try:
+                to_index(i, self.typer.lookup)
+            except NotIndex as problem:
+                problem.report(self.ctx.diags)
+                self.failed = True
 
     def _free_letter(self) -> str:
         taken = {*self.scope.sizes, *self.scope.reads, *(v.id for v in self.variables)}
         return next(x for x in chain("ijkl", (f"i{n}" for n in count(2))) if x not in taken)
-
-    def _without(self, i: ast.Expr) -> str:
-        """How a left side is written whose index is computed: with each of its elements, for a stride."""
-        scaled, rest = i, 0
-        match i:
-            case ast.Binary("+", left, ast.Number(int(added))):
-                scaled, rest = left, added
-            case _:
-                pass
-        match scaled:
-            case ast.Binary("*", ast.Number(int(step)), ast.Name(v)) | ast.Binary(
-                "*", ast.Name(v), ast.Number(int(step))
-            ):
-                test = f"{v} % {step} == {rest}"
-                return f"define each element, with {v} // {step} for {v}: ... if {test} else 0.0"
-            case _:
-                return "move the shift to the right side, as in t[i] = x[i-1] for i in 1..N"
 
     def _check_range(self, r: ast.VarRange, ranged: set[str]) -> None:
         if r.var in ranged:
@@ -218,24 +214,35 @@ class Definition:
             likely += [(self.scope.in_own_sizes(only), 0) for only in self.scope.sizes.values()]
         return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in {{}}")
 
+    def place(self, i: ast.Expr) -> object:
+        """What an index of the left side defines: a range, or an expression and the ranges in it."""
+        dims = self.dims or {}
+        used = [dims[x.id] for x in walk(i) if isinstance(x, ast.Name) and x.id in dims]
+        ranges = tuple((d.lower, d.upper) for d in used)
+        return ranges if isinstance(i, ast.Name) and used else (i, ranges)
+
     def extents(self) -> list[tuple[IndexExpr, bool]] | None:
         """Per axis: the least extent that holds what this defines, and whether the elements are constants."""
         assert self.dims is not None
         by_name = {d.name: d for d in self.dims.values()}
+        names = {v: IVar(d.name) for v, d in self.dims.items()}
         result = []
         for i in self.stmt.indices or ():
-            if isinstance(i, ast.Name) and i.id in self.dims:
-                top = highest(self.dims[i.id].upper, by_name)
-                if top is None:
-                    message = f"the extent of '{self.stmt.target}' cannot be derived from this range"
-                    self._error("PF311", message, i, f"declare it: let {self.stmt.target}: f32[...]")
-                    return None
-                low = self.dims[i.id].lower
+            alone = self.dims.get(i.id) if isinstance(i, ast.Name) else None
+            index = to_index(i, lambda n: names.get(n) or self.scope.sizes.get(n), affine=False)
+            beyond = alone.upper if alone else binary("+", index, 1)
+            top = highest(beyond, by_name) or (None if alone else end(beyond, by_name))
+            if top is None:
+                what = "range" if alone else "index"
+                message = f"the extent of '{self.stmt.target}' cannot be derived from this {what}"
+                self._error("PF311", message, i, f"declare it: let {self.stmt.target}: f32[...]")
+                return None
+            if alone:
+                low = alone.lower
                 named = isinstance(low, IConst) and isinstance(top, IConst) and low.value < top.value
                 result.append((top, named))
             else:
-                index = to_index(i, self.scope.sizes.get, affine=False)
-                result.append((simplify(binary("+", index, 1)), True))
+                result.append((simplify(top), not variables(index)))
         return result
 
     # --- statements ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.semantics.bounds import greatest
 from polyfuse.frontend_dsl.semantics.declare import collect_groups
 from polyfuse.frontend_dsl.semantics.definitions import Definition
-from polyfuse.frontend_dsl.semantics.groups import Group, ordered_groups, statement_names
+from polyfuse.frontend_dsl.semantics.groups import Group, is_plain, ordered_groups, statement_names
 from polyfuse.frontend_dsl.semantics.scatter import (
     check_scatters,
     emit_initial,
@@ -193,7 +193,7 @@ class _Component:
         emit_scatters(self.definitions[m.name], into)
         finish_scatter(self.ctx, m, info, into)
         whole = len(m.defines) == 1 and not m.defines[0].ranges and not self.recursive
-        plain = all(len(d.variables) == len(d.stmt.indices or ()) for d in self.definitions[m.name])
+        plain = all(is_plain(d.stmt, self.scope) for d in self.definitions[m.name])
         info.total = info.total or (m.let is not None and m.let.value is not None) or (whole and plain)
 
     def _check_repeated(self, m: Group) -> None:
@@ -202,10 +202,7 @@ class _Component:
         for d in self.definitions[m.name]:
             if d.is_scatter or d.dims is None:
                 continue
-            key = tuple(
-                (d.dims[i.id].lower, d.dims[i.id].upper) if isinstance(i, ast.Name) and i.id in d.dims else i
-                for i in d.stmt.indices or ()
-            )
+            key = tuple(map(d.place, d.stmt.indices or ()))
             if key in seen:
                 first = seen[key].stmt
                 self.ctx.diags.error(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.ast_walk import bounds, children, free_names
+from polyfuse.frontend_dsl.syntax.ast_walk import bounds, children, free_names, walk
 from polyfuse.source import Span
 
 
@@ -37,8 +37,18 @@ class Group:
 
 
 def left_variables(stmt: ast.Define, scope: Scope) -> tuple[ast.Name, ...]:
-    """The index variables of a definition's left side: plain names that are no sizes."""
-    return tuple(i for i in stmt.indices or () if isinstance(i, ast.Name) and i.id not in scope.sizes)
+    """The index variables of a definition's left side: its names that are no sizes, each once."""
+    found: dict[str, ast.Name] = {}
+    for name in (x for i in stmt.indices or () for x in walk(i) if isinstance(x, ast.Name)):
+        if name.id not in scope.sizes:
+            found.setdefault(name.id, name)
+    return tuple(found.values())
+
+
+def is_plain(stmt: ast.Define, scope: Scope) -> bool:
+    """Whether the left side has a variable for each axis: it defines a box of elements."""
+    names = [i.id for i in stmt.indices or () if isinstance(i, ast.Name) and i.id not in scope.sizes]
+    return len(set(names)) == len(stmt.indices or ())
 
 
 def statement_names(stmt: ast.Define, scope: Scope) -> Iterator[str]:
@@ -166,7 +176,7 @@ def _check_cycle(members: list[Group], by_target: dict[str, Group], ctx: Context
         only = len(grp.defines) == 1 and not grp.defines[0].ranges
         for stmt in grp.defines:
             for read, span in _same_element_reads(stmt, scope):
-                if read in names and (read == grp.name or (only and _all_variables(stmt, scope))):
+                if read in names and (read == grp.name or (only and is_plain(stmt, scope))):
                     same[grp.name].setdefault(by_target[read].name, span)
     cycle = _find_cycle(same)
     if cycle:
@@ -183,10 +193,6 @@ def _check_cycle(members: list[Group], by_target: dict[str, Group], ctx: Context
 def _report(ctx: Context, grp: Group, members: list[Group], how: str) -> None:
     names = ", ".join(f"'{t}'" for m in members for t in m.targets)
     ctx.diags.error("PF207", f"cyclic definition of {names} {how}", grp.span)
-
-
-def _all_variables(stmt: ast.Define, scope: Scope) -> bool:
-    return len(left_variables(stmt, scope)) == len(stmt.indices or ())
 
 
 def _same_element_reads(stmt: ast.Define, scope: Scope) -> Iterator[tuple[str, Span]]:

@@ -130,12 +130,12 @@ def _check_operation(e: ast.Binary, a: IndexExpr, b: IndexExpr, affine: bool) ->
     if e.op == "*" and variables(a) and variables(b):
         one, two = variables(a)[0], variables(b)[0]
         both = f"'{one}' and '{two}'" if one != two else f"'{one}' with itself"
-        raise NotIndex("PF303", f"the product of {both} is no affine index", e.span, _AFFINE)
+        raise NotIndex("PF303", f"the product of {both} is no affine index", e.span, AFFINE)
     if e.op in ("//", "%") and variables(b):
-        raise NotIndex("PF303", f"division by the variable '{variables(b)[0]}' in an index", e.span, _AFFINE)
+        raise NotIndex("PF303", f"division by the variable '{variables(b)[0]}' in an index", e.span, AFFINE)
 
 
-_AFFINE = "an index is a sum of variables times constants or sizes; '//' and '%' take constants or sizes"
+AFFINE = "an index is a sum of variables times constants or sizes; '//' and '%' take constants or sizes"
 
 
 def size_expr(

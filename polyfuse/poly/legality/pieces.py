@@ -5,7 +5,7 @@ from __future__ import annotations
 import islpy as isl
 
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
-from polyfuse.ir.tensor_graph import Role, Statement
+from polyfuse.ir.tensor_graph import Role, Statement, plain_variables
 from polyfuse.poly.legality.obligations import Bad, Example, Obligation, Proofs
 from polyfuse.poly.legality.separate import may_meet
 from polyfuse.poly.model.dependences import Element, outer_dims, reads_of, write_of
@@ -65,11 +65,13 @@ def _once(proofs: Proofs, s: Statement) -> None:
 
     def say(x: Example) -> str:
         element = f"{proofs.called(s.target)}[{_shown(x, outs)}]"
-        return f"{element} is defined more than once: {proofs.place(dims, x)}, and again"
+        again = ", ".join(f"{d.name} = {x.point[d.name + chr(39)]}" for d in dims)
+        return f"{element} is defined twice: {proofs.place(dims, x)}, and for {again}"
 
-    if not proofs.settle(
-        o, find, "use every variable of the right side as an index on the left, or reduce it"
-    ):
+    hint = "use every variable of the right side as an index on the left, or reduce it"
+    if {d.name for d in dims} <= plain_variables(s.write):
+        hint = "let each value of its variables have an element of its own, as `i + N*j` for i in 0..N does"
+    if not proofs.settle(o, find, hint):
         proofs.refuted.add(s.target)
 
 
@@ -121,7 +123,7 @@ def _prove_results_complete(proofs: Proofs) -> set[str]:
         if (
             not writers
             or t.alias is not None
-            or any(s.accumulate or _defines_all(s, t.shape) for s in writers)
+            or any(s.accumulate or defines_all(s, t.shape) for s in writers)
         ):
             continue
         partial.add(t.name)
@@ -130,7 +132,7 @@ def _prove_results_complete(proofs: Proofs) -> set[str]:
     return partial
 
 
-def _defines_all(s: Statement, shape: tuple[IndexExpr, ...]) -> bool:
+def defines_all(s: Statement, shape: tuple[IndexExpr, ...]) -> bool:
     """Whether a statement plainly defines every element: ``y[i, j]`` over the extents of y."""
     names = [i.name for i in s.write if isinstance(i, IVar)]
     if len(set(names)) != len(shape):

@@ -23,6 +23,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.index_expr import evaluate as evaluate_index
 from polyfuse.ir.index_expr import variables as index_variables
+from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.tensor_graph import (
     ARG_REDUCTIONS,
     EXPR_TYPES,
@@ -496,13 +497,30 @@ def _spans(group: list[Item], axes: Mapping[str, int], runner: Runner) -> list[I
 
 
 def _at_time(item: Item, axis: int, time: int, span: Interval) -> Item | None:
-    """The part of the item that writes at `time` on an axis it writes by a variable or a constant."""
+    """The part of the item that writes at `time` on an axis it writes by one variable or a constant."""
     if not span[0] <= time <= span[1]:
         return None
-    index = item.statement.write[axis]
-    if isinstance(index, IVar):
-        return Item(item.statement, {**item.fixed, index.name: (time, time + 1)})
-    return item
+    moved = _one_variable(item.statement.write[axis])
+    if moved is None:
+        return item
+    name, factor, constant = moved
+    at, rest = divmod(time - constant, factor)
+    low, high = item.fixed.get(name, (-_FAR, _FAR))
+    return Item(item.statement, {**item.fixed, name: (at, at + 1)}) if not rest and low <= at < high else None
+
+
+def _joined(index: Index) -> bool:
+    """Whether several variables, or a variable's digits, make an index: no one of them is a time."""
+    return not isinstance(index, EXPR_TYPES) and bool(index_variables(index)) and not _one_variable(index)
+
+
+def _one_variable(index: Index) -> tuple[str, int, int] | None:
+    """``2*t + 1`` as t, 2, 1."""
+    match None if isinstance(index, EXPR_TYPES) else linear(index):
+        case Linear(((IVar(name), factor),), constant):
+            return name, factor, constant
+        case _:
+            return None
 
 
 def _axes(group: list[Item], runner: Runner) -> tuple[dict[str, int], bool] | None:
@@ -515,6 +533,8 @@ def _axes(group: list[Item], runner: Runner) -> tuple[dict[str, int], bool] | No
     known: dict[tuple[int, int, int], Interval | None] = {}
     for choice in itertools.islice(itertools.product(*map(range, ranks)), 4096):
         axes = dict(zip(targets, choice, strict=True))
+        if any(_joined(i.statement.write[axes[i.statement.target]]) for i in group):
+            continue
         spans = _spans(group, axes, runner)
         if min(lo for lo, _ in spans) == max(hi for _, hi in spans):
             continue

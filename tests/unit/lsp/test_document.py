@@ -50,6 +50,13 @@ def definition(marked: str, text: str = TEXT) -> tuple[int, str]:
 # --- names ---
 
 
+def test_variables_of_a_computed_left_side() -> None:
+    body = "  y[2*d] = x[d]\n  y[2*d + 1] = 0.0 for d in 0..N"
+    text = f"op f(x: f32[N], d: f32[N]) -> (y: f32[2*N]) {{\n{body}\n}}\n"
+    found = [(s.name, s.kind) for s in document(text).symbols if s.span.line == 2]
+    assert found == [("y", Kind.TENSOR), ("d", Kind.VARIABLE), ("x", Kind.TENSOR), ("d", Kind.VARIABLE)]
+
+
 def test_kinds_and_scopes() -> None:
     found = document().symbols
     kinds = [(s.name, s.kind) for s in found if s.span.line in (2, 3)]
