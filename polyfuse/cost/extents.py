@@ -13,11 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import (
+    IBin,
+    IConst,
+    IndexExpr,
+    IVar,
+    binary,
+    evaluate,
+    product,
+    substitute,
+    variables,
+)
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Member
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, TensorGraph
+
+OPEN_SIZE = 1024
+"""What figures take for a size that is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +54,23 @@ class Touched:
 
 
 def extents(s: Statement) -> dict[str, Extent]:
-    """Of every dim of a statement whose sizes are known."""
+    """Of every dim of a statement; a size that is not known counts as `OPEN_SIZE`."""
     found: dict[str, Extent] = {}
     for d in s.dims:
         hull = {n: (e.low, e.high) for n, e in found.items()}
-        low, high = interval(d.lower, hull), interval(d.upper, hull)
+        lower, upper = _estimated(d.lower), _estimated(d.upper)
+        low, high = interval(lower, hull), interval(upper, hull)
         if low is None or high is None:
             raise ValueError(f"the range of {d.name} in {s.name} is not known")
-        length = max(0.0, _mean(_distance(d.upper, d.lower), hull))
+        length = max(0.0, _mean(_distance(upper, lower), hull))
         found[d.name] = Extent(low[0], max(low[0], high[1] - 1), min(length, high[1] - low[0]))
     return found
+
+
+def _estimated(e: IndexExpr) -> IndexExpr:
+    """The expression, were all sizes that are not known `OPEN_SIZE`."""
+    names = sizes_of(e)
+    return substitute(e, sizes=dict.fromkeys(names, IConst(OPEN_SIZE))) if names else e
 
 
 def _distance(upper: IndexExpr, lower: IndexExpr) -> IndexExpr:
@@ -181,7 +201,7 @@ def touched(indices: Sequence[Index], shape: Sequence[IndexExpr], found: Extents
     box: list[Range] = []
     count = 1.0
     for i, full in zip(indices, shape, strict=True):
-        last = evaluate(full, {}) - 1
+        last = evaluate(_estimated(full), {}) - 1
         values = None if isinstance(i, EXPR_TYPES) else interval(i, hull)
         low, high = (0, last) if values is None else (max(0, values[0]), min(last, values[1]))
         box.append((low, max(low, high)))
@@ -232,7 +252,7 @@ def union(parts: Iterable[Touched]) -> float:
 
 
 def tensor_bytes(graph: TensorGraph, tensor: str) -> int:
-    """Bytes of a tensor; a size that is not known counts as 1024."""
+    """Bytes of a tensor; a size that is not known counts as `OPEN_SIZE`."""
     return graph.tensor(tensor).dtype.bytes * elements_of(graph, tensor)
 
 
@@ -241,5 +261,5 @@ def elements_of(graph: TensorGraph, tensor: str) -> int:
 
 
 def elements_at(size: IndexExpr) -> int:
-    """A number of elements, were all sizes that are not known 1024."""
-    return max(0, evaluate(size, dict.fromkeys(sizes_of(size), 1024)))
+    """A number of elements, were all sizes that are not known `OPEN_SIZE`."""
+    return max(0, evaluate(_estimated(size), {}))

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
 
+from polyfuse.cost.extents import OPEN_SIZE
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.cpu_core import Core
@@ -53,7 +54,6 @@ from polyfuse.layers.contractions.contraction import Followed, followed
 from polyfuse.layers.fusion.rematerialise import too_large
 from polyfuse.layers.graph.inline import inlinable, inline
 from polyfuse.layers.packing.blas_products import Library, Wanted, library_product
-from polyfuse.layers.stitching.figures import OPEN_SIZE
 from polyfuse.poly.model.domains import specialize
 from polyfuse.poly.scheduling.axis_planner import strongly_connected
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from polyfuse.cost.extents import Touched, extents, inside, instances, touched, union
+from polyfuse.cost.extents import OPEN_SIZE, Touched, extents, inside, instances, touched, union
 from polyfuse.cost.stitching_gain import NestFigures
 from polyfuse.ir.index_expr import evaluate, variables
 from polyfuse.ir.schedule_tree import Member, statements
@@ -30,7 +30,6 @@ from polyfuse.poly.scheduling.axes import Axes, Dim, Edge, find_axes, plain
 
 # --- nests ------------------------------------------------------------------------------------------------
 
-OPEN_SIZE = 1024
 Boxes = dict[str, list[Touched]]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polyfuse.cost.extents import OPEN_SIZE
 from polyfuse.cost.machines import machine_of
 from polyfuse.cost.stitching_gain import MARGIN, StitchingCost, microseconds
 from polyfuse.decisions import Decision, format_bytes
@@ -30,7 +31,7 @@ from polyfuse.layers.graph.fission import FEWEST_AGAIN
 from polyfuse.layers.graph.inline import inlinable, inline
 from polyfuse.layers.mapping.loop_order import walked
 from polyfuse.layers.mapping.nests import has_band, volume
-from polyfuse.layers.stitching.figures import OPEN_SIZE, Figures
+from polyfuse.layers.stitching.figures import Figures
 from polyfuse.layers.stitching.group import Group, group_of
 from polyfuse.layers.stitching.schemes import dominants
 from polyfuse.poly.model.domains import PolyModel, build_model
