@@ -36,6 +36,7 @@ _WHERE = {
     "Clustering": "polyfuse.layers.clustering.clusters",
     "GpuPlan": "polyfuse.gpu_plan",
     "Options": "polyfuse.options",
+    "open": "polyfuse.options",
     "Decision": "polyfuse.decisions",
     "PolyfuseError": "polyfuse.diagnostics",
     "DslError": "polyfuse.diagnostics",
@@ -76,6 +77,7 @@ __all__ = [
     "compare",
     "compile",
     "op",
+    "open",
     "parse",
     "stdlib",
 ]
@@ -111,7 +113,7 @@ if TYPE_CHECKING:
     from polyfuse.layers.fusion.loop_fusion import LoopFusion
     from polyfuse.layers.packing.packing import Packing
     from polyfuse.layers.stitching.stitching import Stitching
-    from polyfuse.options import Options
+    from polyfuse.options import Options, open
 
     stdlib: Program
 

@@ -25,7 +25,7 @@ from polyfuse.driver.stages import Scheduled, Specialized
 from polyfuse.driver.targets import require_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given, with_defaults
 from polyfuse.frontend_dsl.semantics.check import check_program
-from polyfuse.frontend_dsl.semantics.signature import Signature, signature
+from polyfuse.frontend_dsl.semantics.signature import Signature, signature, size_names
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.imports import load, load_text
@@ -38,7 +38,19 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.library import standard_programs
-from polyfuse.options import LAYERS, PARTITIONS, TARGETS, TUNE, Options, Partition, TargetName
+from polyfuse.options import (
+    LAYERS,
+    PARTITIONS,
+    TARGETS,
+    TUNE,
+    Open,
+    Options,
+    Partition,
+    Sizes,
+    TargetName,
+    Wish,
+    open,
+)
 
 __all__ = [
     "LAYERS",
@@ -70,6 +82,7 @@ __all__ = [
     "load_text",
     "micro_text",
     "op",
+    "open",
     "parse",
     "parse_text",
     "standard_programs",
@@ -236,6 +249,7 @@ def compile(
     clustering: Clustering | None = None,
     partition: Partition | None = None,
     options: Options | None = None,
+    sizes: Wish | Sizes | None = None,
     **switches: Any,
 ) -> Compiled:
     """A function for one operator of a program (the last one, if `op` is not given).
@@ -251,6 +265,8 @@ def compile(
     clustering  how graphs of many statements are cut before that
     partition  a name for a choice of both: "connect" (along large tensors, as if it is not given), "rules"
               (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best)
+    sizes     what kernels know of sizes: ``{"H": 768, "T": pf.open}`` fixes H, which calls must agree with,
+              and makes T a parameter of the kernels; or the option of that name
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
               ``tune="measure"`` (the fastest of several variants of the code, not the model's choice)
 
@@ -275,7 +291,10 @@ def compile(
     if unknown:
         names = ", ".join(f.name for f in fields(Options))
         raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=f"options: {names}")
+    if isinstance(sizes, str):
+        switches["sizes"] = sizes
     settings = options or Options(**switches)
+    wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None
     packs = (packing or Packing()) if "pack" in layers else None
@@ -289,7 +308,19 @@ def compile(
         packing=packs,
         clustering=clusters,
         options=settings,
+        wish=wish,
     )
+
+
+def _wish(operator: Operator, sizes: object) -> dict[str, int | Open]:
+    """What `sizes=` says. Raises ArgumentError PF490 for what is no mapping, PF412 for what is no size of the
+    operator, or no value of one."""
+    if not isinstance(sizes, Mapping):
+        message = f"sizes= cannot be {sizes!r}: it is a mapping, or an option"
+        raise ArgumentError(message, code="PF490", hint='sizes={"H": 768, "T": pf.open}')
+    known = size_names(operator.op)
+    check_given(operator.name, known, {n: 0 if isinstance(v, Open) else v for n, v in sizes.items()})
+    return {n: v if isinstance(v, Open) else int(v) for n, v in sizes.items()}
 
 
 def _check_layers(layers: object) -> None:

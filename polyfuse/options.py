@@ -8,6 +8,7 @@ it, and a test compares it with the names that occur in the package.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -20,6 +21,7 @@ Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
+Sizes = Literal["fixed", "auto", "open"]
 TUNE: tuple[str, ...] = get_args(Tune)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
@@ -30,10 +32,26 @@ LAYERS = ("loop", "stitch", "pack")
 
 MOST_THREADS = 1024
 
+
+class Open:
+    """`pf.open`: a size that kernels have as a parameter."""
+
+    def __repr__(self) -> str:
+        return "open"
+
+    def __reduce__(self) -> str:
+        return "open"
+
+
+open = Open()
+Wish = Mapping[str, int | Open]
+"""What a caller says of sizes by name; the others are as `Options.sizes` has them."""
+
 ENV_VERIFY = "POLYFUSE_VERIFY"
 ENV_DUMP = "POLYFUSE_DUMP"
 ENV_DISABLE = "POLYFUSE_DISABLE"
 ENV_MATH = "POLYFUSE_MATH"
+ENV_SIZES = "POLYFUSE_SIZES"
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 
@@ -96,6 +114,12 @@ ENVIRONMENT = (
         "`auto`",
     ),
     Variable(
+        ENV_SIZES,
+        "Which sizes kernels have as parameters: `fixed`: none, `auto`: those that have had a second value, "
+        "`open`: all that can be ([open sizes](open_sizes.md)).",
+        "`auto`",
+    ),
+    Variable(
         "POLYFUSE_WORKER",
         "`0` runs isl's scheduler inside the process instead of in a helper process. What it finds is the "
         "same; where isl hangs, only the helper can be ended.",
@@ -153,6 +177,11 @@ def math_from_environment() -> Math:
     return cast(Math, os.environ.get(ENV_MATH, "").strip().lower() or "auto")
 
 
+def sizes_from_environment() -> Sizes:
+    """What ``$POLYFUSE_SIZES`` says; `Options` refuses what it cannot have."""
+    return cast(Sizes, os.environ.get(ENV_SIZES, "").strip().lower() or "auto")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to compile and run, the same for all passes and targets.
@@ -173,6 +202,9 @@ class Options:
     "precise" as exactly as the target can.
 
     plan: fields of the plans of a GPU's kernels that are decided by hand (`GpuPlan`).
+
+    sizes: "fixed" compiles for each choice of sizes, "auto" for the first value of a size, and at its second
+    one with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
 
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
@@ -208,6 +240,7 @@ class Options:
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
     math: Math = field(default_factory=math_from_environment)
     plan: GpuPlan | None = None
+    sizes: Sizes = field(default_factory=sizes_from_environment)
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -215,6 +248,7 @@ class Options:
             ("tune", TUNE),
             ("library", get_args(Library)),
             ("math", get_args(Math)),
+            ("sizes", get_args(Sizes)),
         ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Set
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter
 from inspect import Signature as PythonSignature
 from keyword import iskeyword
@@ -20,7 +21,8 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
-from polyfuse.driver.pipeline import build
+from polyfuse.driver.open_sizes import Family, Variant
+from polyfuse.driver.pipeline import Built, build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
@@ -38,7 +40,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.graph.reindex.axis_order import memory_order
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import Options, Wish
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.fast_path import ShortWay, ShortWayInto
@@ -144,6 +146,7 @@ class Compiled:
         clustering: Clustering | None,
         options: Options,
         sizes: Mapping[str, int] | None = None,
+        wish: Wish | None = None,
     ) -> None:
         self.signature = signature
         self._target = target
@@ -154,6 +157,8 @@ class Compiled:
         self._packing = packing
         self._clustering = clustering
         self._sizes = dict(sizes or {})  # size parameters that are given
+        self._wish = dict(wish or {})
+        self._families: dict[object, Family] = {}
         self._at: dict[tuple[tuple[str, int], ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
@@ -179,6 +184,7 @@ class Compiled:
         settings = {"target": self._target, "options": self.options, **passes}
         names = ("__name__", "__qualname__", "__doc__", "__module__")
         settings |= {"sizes": self._sizes} if self._sizes else {}
+        settings |= {"wish": self._wish} if self._wish else {}
         return _again, (self._programs, self.signature, settings), {n: getattr(self, n) for n in names}
 
     def __deepcopy__(self, memo: object) -> Compiled:
@@ -346,8 +352,10 @@ class Compiled:
                 clustering=self._clustering,
                 options=self.options,
                 sizes=sizes,
+                wish=self._wish,
             )
             found._instances, found._graphs, found._lock = self._instances, self._graphs, self._lock
+            found._families = self._families
             with self._lock:
                 found = self._at.setdefault(key, found)
                 if len(self._at) > MOST_SIZES:
@@ -365,10 +373,21 @@ class Compiled:
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
         """Every decision of the compiler for these arguments, one a line, with the innermost loops that the
-        C++ compiler did not vectorise; then the variants that were measured (`tune="measure"`)."""
-        built = self.built(*args, **kwargs)
+        C++ compiler did not vectorise; where sizes are open, the variants in the order in which calls look
+        them up; then the variants that were measured (`tune="measure"`)."""
+        if (at := self._at_sizes(kwargs)) is not None:
+            return at.explain(*args, **_without(kwargs, at._sizes))
+        values = self._given(args, kwargs).values
+        instance, graph = self._instance(values), self._graph(values)
+        built, family = instance.built, self._family(graph, self._layouts(graph, values))
         measured = [str(built.tuning)] if built.tuning is not None else []
-        return "\n".join([*map(str, (*built.decisions, *built.scalar_loops)), *measured])
+        decisions = (*built.decisions, *built.scalar_loops, *family.told(instance.sizes))
+        return "\n".join([*map(str, decisions), *measured])
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What was compiled so far: kernels for some values of sizes, and kernels with open sizes."""
+        return tuple(v for family in self._families.values() for v in family.variants)
 
     def keep_tuning(self, path: str | os.PathLike[str]) -> None:
         """Write what `tune="measure"` has chosen so far into a file, beside the choices that it has of other
@@ -485,19 +504,7 @@ class Compiled:
         layouts, fusion = self._layouts(graph, values), self._fusion
         if fusion is not None and layouts.strided:
             fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
-        tuned = self.options.tune == "measure" or self.options.tuned is not None
-        make = build_tuned if tuned else build
-        made = make(
-            graph,
-            sizes,
-            target=self.target,
-            fusion=fusion,
-            stitching=self._stitching,
-            packing=self._packing,
-            clustering=self._clustering,
-            options=self.options,
-            layouts=layouts if self.target != "interpret" else DENSE,
-        )
+        made = self._family(graph, layouts).built(sizes, partial(self._build, fusion, layouts))
         built = BuiltStages.of(made)
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
@@ -509,6 +516,32 @@ class Compiled:
         if self.target != "cuda":  # their memory is the device's
             require_room(instance.temporaries, "a temporary,")
         return instance
+
+    @property
+    def _tuned(self) -> bool:
+        """Are variants of the code measured, or were they?"""
+        return self.options.tune == "measure" or self.options.tuned is not None
+
+    def _family(self, graph: TensorGraph, layouts: Layouts) -> Family:
+        """The variants for arguments of these types and layouts."""
+        key = (id(graph), layouts.strided, tuple(sorted(layouts.orders.items())))
+        usual = "fixed" if self._tuned else self.options.sizes  # what is measured is measured at sizes
+        return self._families.setdefault(key, Family(graph, self._wish, usual))
+
+    def _build(
+        self,
+        fusion: LoopFusion | None,
+        layouts: Layouts,
+        graph: TensorGraph,
+        fixed: Mapping[str, int],
+        at: Mapping[str, int],
+    ) -> Built:
+        """A compilation at some fixed sizes, for calls at these."""
+        passes: dict[str, Any] = {n: getattr(self, f"_{n}") for n in ("stitching", "packing", "clustering")}
+        passes |= {"fusion": fusion, "layouts": DENSE if self.target == "interpret" else layouts}
+        if self._tuned and len(fixed) == len(at):
+            return build_tuned(graph, fixed, target=self.target, options=self.options, **passes)
+        return build(graph, fixed, target=self.target, options=self.options, **passes, at=at)
 
     def _layouts(self, graph: TensorGraph, values: Mapping[str, Any]) -> Layouts:
         """How the memory of arguments lies, as kernels take it."""

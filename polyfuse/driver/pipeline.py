@@ -193,7 +193,7 @@ def _verify(result: object) -> None:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compilation follows from: a graph with open sizes and their values, passes and options.
+    """What a compilation follows from: a graph with open sizes and values of all or some, passes and options.
 
     halvings: how often threads of a GPU keep half of what they could (`driver.spills`).  mapping: fields of
     the GPU that kernels are mapped for, in place of its own (`ir.target.GpuTarget`)."""
@@ -337,7 +337,7 @@ class Built:
     `seconds` are those of the steps that ran: an earlier compilation found in the cache leaves out all
     but loading, and then `scheduled` and `kernels` are made when they are asked for.  `tuning`: what was
     measured to choose among variants, where that was asked for.  `passes` are seconds by pass over loops, in
-    this process.
+    this process.  `at`: the values of sizes that the executable is for.
     """
 
     compilation: Compilation
@@ -347,6 +347,7 @@ class Built:
     seconds: Mapping[str, float]
     made: Lowered | None = None
     tuning: Tuning | None = None
+    at: Mapping[str, int] = field(default_factory=dict)
     peak_bytes: int = 0
     passes: Mapping[str, float] = field(default_factory=dict)
 
@@ -393,13 +394,17 @@ def build(
     options: Options,
     layouts: Layouts = DENSE,
     knobs: CpuKnobs | None = None,
+    at: Mapping[str, int] | None = None,
 ) -> Built:
-    """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
+    """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given.
+
+    Sizes that are not known stay open in the kernels; `at` has their values for what is loaded."""
     cut, usual = clustering_of(clustering, options), knobs_for(target, options)
     if knobs is not None:
         off = knobs.disabled or usual.disabled
         usual = replace(knobs, core=knobs.core or usual.core, disabled=off)
-    return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, usual))
+    made = Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, usual)
+    return run(made, at)
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:
@@ -413,20 +418,20 @@ def must_report(options: Options, target: str) -> bool:
     return options.checked or target == "interpret"
 
 
-def run(compilation: Compilation) -> Built:
-    """A compilation, from the cache if it was made before."""
+def run(compilation: Compilation, at: Mapping[str, int] | None = None) -> Built:
+    """A compilation, from the cache if it was made before; loaded at these values of open sizes."""
     target, options = compilation.target, compilation.options
     step = Watch(options)
     if target == "interpret":
         low = compilation.lowered(step)
-        machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
+        machine = InterpretedKernels(low.kernels, at, checked=True, copied=low.copied)
         found = Built(compilation, None, machine, low.decisions, step.seconds, low, peak_bytes=peak_bytes())
-        return replace(found, passes=step.passes)
+        return replace(found, passes=step.passes, at=at or compilation.sizes)
     made, code, decisions = planned(step, compilation)
     # C++ or CUDA C++ -> loaded kernels
-    executable = step("build", lambda: load(code, target, options))
+    executable = step("build", lambda: load(code, target, options, at))
     found = Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
-    return replace(found, passes=step.passes)
+    return replace(found, passes=step.passes, at=at or compilation.sizes)
 
 
 def planned(

@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -288,18 +288,22 @@ def _has_cublas() -> bool:
     return find_cublas() is not None
 
 
-def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:
-    """Source -> kernels that run: on the CPU, on a GPU, or in the emulator."""
+def load(
+    code: CpuCode | CudaCode, target: str, options: Options, sizes: Mapping[str, int] | None = None
+) -> Machine:
+    """Source -> kernels that run: on the CPU, on a GPU, or in the emulator; at values of the sizes that the
+    code has open."""
+    at = sizes or {}
     flush = options.denormals == "flush"
     if isinstance(code, CpuCode):
-        return CpuExecutable(code, {}, flush_denormals=flush, threads=options.threads)
+        return CpuExecutable(code, at, flush_denormals=flush, threads=options.threads)
     if target == "emulate":
         from polyfuse.runtime.emulator.emulator import EmulatedKernels
 
-        return EmulatedKernels(code, seed=options.seed, resident=options.resident)
+        return EmulatedKernels(code, at, seed=options.seed, resident=options.resident)
     from polyfuse.runtime.cuda.executable import load as load_on_gpu
 
-    return load_on_gpu(code, flush_denormals=flush)
+    return load_on_gpu(code, at, flush_denormals=flush)
 
 
 def compile_ahead(code: CpuCode | CudaCode, target: str, options: Options) -> Cubin | None:

@@ -42,11 +42,13 @@ LIMIT = 2**53
 
 # What variables and sizes may be; a name that is not there may be anything small.
 Spans = Mapping[str, Range]
+# Sizes that have one value, or any of a range.
+Sizes = Mapping[str, int | Range]
 
 
-def spans_of(dims: tuple[IterDim, ...], sizes: Mapping[str, int]) -> dict[str, Range]:
+def spans_of(dims: tuple[IterDim, ...], sizes: Sizes) -> dict[str, Range]:
     """The values of sizes, and of variables whose ranges follow from them."""
-    found = {n: (v, v) for n, v in sizes.items()}
+    found = {n: v if isinstance(v, tuple) else (v, v) for n, v in sizes.items()}
     for d in dims:
         low, high = span(d.lower, found), span(d.upper, found)
         if low is not None and high is not None:
@@ -106,7 +108,7 @@ def is_exact(e: IndexExpr, spans: Spans) -> bool:
     return all(found is None or found[0] > 0 for found in divisors)
 
 
-def wrapping(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
+def wrapping(graph: TensorGraph, sizes: Sizes) -> TensorGraph:
     """The graph with numbers that have no room, or may be divided by 0, as arithmetic of i64."""
     statements = tuple(_statement(s, spans_of(s.dims, sizes)) for s in graph.statements)
     if all(a is b for a, b in zip(statements, graph.statements, strict=True)):
@@ -147,7 +149,7 @@ def arithmetic(e: IndexExpr, spans: Spans, at: IndexValue) -> Expr:
             return IndexValue(e, I64, at.span)
 
 
-def refuse_large(graph: TensorGraph, sizes: Mapping[str, int], found: Diagnostics) -> bool:
+def refuse_large(graph: TensorGraph, sizes: Sizes, found: Diagnostics) -> bool:
     """PF362 for extents, ranges and indices that have no room, the first of each statement. Was there any?"""
     known = spans_of((), sizes)
     large = [_large(t.shape, known, f"an extent of '{t.name}'", t.span) for t in graph.tensors]

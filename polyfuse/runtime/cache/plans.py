@@ -20,7 +20,7 @@ from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import MatrixProduct, Operand
 from polyfuse.ir.dtypes import BY_NAME
-from polyfuse.ir.index_expr import IConst, IndexExpr
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index
 from polyfuse.ir.launch_plan import (
     Argument,
     GridLaunch,
@@ -78,7 +78,7 @@ def load_plan(key: str, source: SourceText) -> tuple[CpuCode | CudaCode, tuple[D
 
 
 def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...], name: str) -> None:
-    """Keep a compilation whose sizes are all known."""
+    """Keep a compilation; expressions of open sizes are kept as lists."""
     data = {
         "buffers": [
             {
@@ -93,6 +93,7 @@ def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...
             for b in code.plan.buffers
         ],
         "copied": list(code.plan.copied),
+        "sizes": list(code.plan.sizes),
         "checks": [[span.start, span.end, known] for span, known in code.checks],
         "decisions": [asdict(d) for d in decisions],
         **(_grid_data(code.plan) if isinstance(code, CudaCode) else _cpu_data(code.plan)),
@@ -144,7 +145,7 @@ def _buffers(data: dict[str, Any]) -> tuple[PlanBuffer, ...]:
         PlanBuffer(
             b["name"],
             BY_NAME[b["dtype"]],
-            tuple(IConst(int(n)) for n in b["shape"]),
+            tuple(map(_expression, b["shape"])),
             Kind(b["kind"]),
             bool(b["strided"]),
             b["alias"],
@@ -159,7 +160,7 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
         GridLaunch(
             x["function"],
             x["kernel"],
-            IConst(int(x["blocks"])),
+            _expression(x["blocks"]),
             (int(x["threads"][0]), int(x["threads"][1])),
             int(x["shared_bytes"]),
             tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["arguments"]),
@@ -171,19 +172,29 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
         for x in data["launches"]
     )
     alignment = tuple((name, int(nbytes)) for name, nbytes in data["alignment"])
-    return GridPlan(_buffers(data), launches, alignment, (), tuple(data["copied"]))
+    return GridPlan(_buffers(data), launches, alignment, tuple(data["sizes"]), tuple(data["copied"]))
 
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(c), IConst(n), IConst(w), p, lib and _product(lib), tuple(together), *more)
+        Launch(
+            f,
+            k,
+            _expression(c),
+            _expression(n),
+            _expression(w),
+            p,
+            lib and _product(lib),
+            tuple(together),
+            *more,
+        )
         for f, k, (c, n, w), p, lib, together, *more in data["launches"]
     )
     return LaunchPlan(
         _buffers(data),
         launches,
         int(data["scratch_bytes"]),
-        (),
+        tuple(data["sizes"]),
         tuple(data["copied"]),
         data["chunks"],
         data["threads"],
@@ -198,9 +209,25 @@ def _product(data: dict[str, Any]) -> MatrixProduct:
     return MatrixProduct(left, right, out, int(data["products"]))
 
 
-def _value(e: IndexExpr) -> int:
-    assert isinstance(e, IConst), "a plan is kept only when all its sizes are known"
-    return e.value
+def _value(e: IndexExpr) -> int | str | list[Any]:
+    """A number, the name of a size, or an operation with its operands."""
+    match e:
+        case IConst(value):
+            return value
+        case ISize(name):
+            return name
+        case IBin(op, left, right):
+            return [op, _value(left), _value(right)]
+        case IVar():
+            raise AssertionError("a plan has no loop variables")
+
+
+def _expression(value: int | str | list[Any]) -> IndexExpr:
+    """What `_value` made a value of."""
+    if isinstance(value, list):
+        op, left, right = value
+        return IBin(str(op), _expression(left), _expression(right))
+    return ISize(value) if isinstance(value, str) else as_index(value)
 
 
 # --- what failed before -----------------------------------------------------------------------------------

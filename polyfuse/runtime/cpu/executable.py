@@ -26,7 +26,7 @@ from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.cpu.blas import LibraryStep
 from polyfuse.runtime.cpu.memory import Arena, layout
 from polyfuse.runtime.cpu.pool import Pool, PreparedCall, Step, StepArray
-from polyfuse.runtime.toolchain.compiler import load_kernels
+from polyfuse.runtime.toolchain.compiler import KernelLibrary, load_kernels
 from polyfuse.runtime.toolchain.sanitizers import sanitized
 from polyfuse.runtime.toolchain.vector_report import not_vectorised
 from polyfuse.support.processes import ForkLock
@@ -65,14 +65,16 @@ class CpuExecutable:
         *,
         flush_denormals: bool = True,
         threads: int | None = None,
+        library: KernelLibrary | None = None,
     ) -> None:
-        """`threads` bounds how many of the pool's threads take part; None means all."""
+        """`threads` bounds how many of the pool's threads take part; None means all.  `library`: the kernels,
+        where they are loaded already."""
         self.code = code
         self._threads = threads
         self.plan: LaunchPlan = code.plan
         self.sizes = dict(sizes)
         self._flush = flush_denormals
-        self._library = load_kernels(code.source)
+        self._library = library or load_kernels(code.source)
         self._lock = ForkLock()
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
         # Static offsets of workspace buffers (entry copies included).
@@ -81,6 +83,12 @@ class CpuExecutable:
         self._failures: list[BaseException] = []
         self._library_steps: list[LibraryStep] = []
         self._prepared: PreparedCall | None = self.prepare()
+
+    def at(self, sizes: Mapping[str, int]) -> CpuExecutable:
+        """The same kernels at other values of the sizes that they have open."""
+        return CpuExecutable(
+            self.code, sizes, flush_denormals=self._flush, threads=self._threads, library=self._library
+        )
 
     @property
     def scalar_loops(self) -> tuple[Decision, ...]:

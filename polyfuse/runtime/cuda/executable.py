@@ -30,13 +30,15 @@ from polyfuse.runtime.cuda.results import DeviceArray
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load(code: CudaCode, *, flush_denormals: bool = True, index: int = 0) -> CudaExecutable:
+def load(
+    code: CudaCode, sizes: Mapping[str, int] | None = None, *, flush_denormals: bool = True, index: int = 0
+) -> CudaExecutable:
     """Compile for the device of this machine, and load.
 
     Raises DeviceError PF740 or PF741 without a GPU, ToolchainError PF72x if the source cannot be compiled.
     """
     driver = open_driver(index)
-    return CudaExecutable(code, compiled(code, driver, flush_denormals).cubin, {}, driver)
+    return CudaExecutable(code, compiled(code, driver, flush_denormals).cubin, sizes or {}, driver)
 
 
 def compiled(code: CudaCode, driver: Driver, flush_denormals: bool = True) -> Cubin:
@@ -51,8 +53,16 @@ class CudaExecutable:
     Raises DeviceError PF744 to PF746 when the device cannot hold the kernels or does not take the code.
     """
 
-    def __init__(self, code: CudaCode, cubin: bytes, sizes: Mapping[str, int], driver: Driver) -> None:
-        self.code = code
+    def __init__(
+        self,
+        code: CudaCode,
+        cubin: bytes,
+        sizes: Mapping[str, int],
+        driver: Driver,
+        module: int | None = None,
+    ) -> None:
+        """`module`: the machine code, where the driver has loaded it already."""
+        self.code, self._cubin = code, cubin
         self.plan: GridPlan = code.plan
         self.sizes = dict(sizes)
         self.driver = driver
@@ -61,10 +71,14 @@ class CudaExecutable:
         self.memory = DeviceMemory.get(driver)
         self._lock = threading.Lock()
         with driver.current():
-            self._module = driver.load(cubin)
+            self._module = driver.load(cubin) if module is None else module
             self.grids = Grids(self.plan, sizes, driver, self._module)
         self._resolver = Resolver(self.grids, self.memory, self._note, self._report if code.checks else None)
         self._buffers = [self._resolver.buffers()]  # of calls that are over, to be used again
+
+    def at(self, sizes: Mapping[str, int]) -> CudaExecutable:
+        """The same kernels at other values of the sizes that they have open."""
+        return CudaExecutable(self.code, self._cubin, sizes, self.driver, self._module)
 
     def describe(self) -> str:
         """The device, each launch with what it takes there, and remarks."""

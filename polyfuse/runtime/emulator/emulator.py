@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from typing import Literal
 
 import numpy as np
@@ -73,6 +74,12 @@ class EmulatedKernels:
             _check_launch(launch, self._stacks)
         self._engine = Engine.get()
         self._library = self._engine.kernels(code.source, check=check, sectors=self._sectors)
+
+    def at(self, sizes: Mapping[str, int]) -> EmulatedKernels:
+        """The same kernels at other values of the sizes that they have open."""
+        other = copy(self)
+        other.sizes, other.report = dict(sizes), EmulationReport()
+        return other
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on the given arrays: name -> memory, for every buffer that is not workspace.

@@ -59,6 +59,10 @@ class InterpretedKernels:
             for program in self._programs:
                 mark_safe(program, entry)
 
+    def at(self, sizes: Mapping[str, int]) -> InterpretedKernels:
+        """The same kernels at other values of the sizes that they have open."""
+        return InterpretedKernels(self.kernels, sizes, checked=self.checked, copied=self.copied)
+
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on the given arrays: name -> memory, for every input and output (`p__out` of an inout p too).
 

@@ -1,0 +1,307 @@
+"""Which sizes of an operator its kernels know: variants, and the decision list that a call looks up.
+
+    a variant  = kernels for a region of sizes: some have a value, the others are parameters of the kernels
+    a region   = T >= 1, T <= 2**40, H = 768
+    a family   = the variants of one choice of types, ranks and layouts, in the order of the decision list
+
+All that a compilation proves (ranges, pieces, schedules, storage) it proves for all sizes of the region; what
+a region cannot state, no kernels with open sizes are made for.  By default a size has its value in kernels
+until a second one comes; then it is open (`Options.sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, PolyfuseError, ScheduleError
+from polyfuse.driver.pipeline import Built
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, evaluate, variables
+from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.intervals import fits
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Constraint,
+    IndexValue,
+    Statement,
+    TensorGraph,
+    map_expr,
+    statement_reads,
+)
+from polyfuse.options import Open, Wish
+from polyfuse.poly.legality.index_overflow import Sizes, refuse_large, span, spans_of, wrapping
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.poly.model.dependences import guarded_parts
+from polyfuse.poly.model.domains import fixed_sizes_needed, specialize
+from polyfuse.poly.model.isl_text import never_negative
+
+# --- regions ----------------------------------------------------------------------------------------------
+
+
+class NotOpen(Exception):
+    """Why there are no kernels for a choice of open sizes."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Sizes that kernels are for: `fixed` ones have a value, `open` ones fulfil the `conditions`."""
+
+    fixed: Mapping[str, int]
+    open: tuple[str, ...] = ()
+    conditions: tuple[Constraint, ...] = ()
+
+    def has(self, sizes: Mapping[str, int]) -> bool:
+        """Are these sizes in it?"""
+        return all(sizes[n] == v for n, v in self.fixed.items()) and not self.violated(sizes)
+
+    def violated(self, sizes: Mapping[str, int]) -> tuple[Constraint, ...]:
+        """The conditions that these sizes do not fulfil."""
+        return tuple(c for c in self.conditions if not _holds(c, sizes))
+
+    def __str__(self) -> str:
+        told = [f"{n} = {v}" for n, v in self.fixed.items()]
+        return ", ".join([*map(str, self.conditions), *told]) or "any sizes"
+
+
+def _holds(c: Constraint, sizes: Mapping[str, int]) -> bool:
+    """Does a condition of a region, `left >= right` or `left <= right`, hold?"""
+    try:
+        left, right = evaluate(c.left, sizes), evaluate(c.right, sizes)
+    except ZeroDivisionError:
+        return False
+    return left >= right if c.op == ">=" else left <= right
+
+
+_LEAST = (1, 2)
+"""What open sizes are at least: the first for which all is proved."""
+_MOST = (2**40, 2**31 - 1, 2**24, 2**15 - 1)
+"""What they are at most: the first for which index arithmetic is exact."""
+
+
+def region(graph: TensorGraph, fixed: Mapping[str, int]) -> Region:
+    """The region of a graph with some sizes fixed, in which every access is proved to be in range.
+
+    Raises NotOpen where there is none.
+    """
+    needed = fixed_sizes_needed(specialize(graph, fixed))
+    if needed:
+        raise NotOpen(f"an index is not affine while {', '.join(needed)} is open")
+    names = tuple(n for n in graph.sizes if n not in fixed)
+    above = tuple(Constraint("<=", ISize(n), IConst(_most(graph, fixed, names))) for n in names)
+    why = ""
+    for least in _LEAST:
+        below = tuple(Constraint(">=", ISize(n), IConst(least)) for n in names)
+        found = Region(dict(fixed), names, (*below, *above, *_stated(graph, fixed)))
+        why = _unproved(within(graph, found), fixed)
+        if not why:
+            return found
+    raise NotOpen(why)
+
+
+def within(graph: TensorGraph, region: Region) -> TensorGraph:
+    """The graph, whose proofs may assume the region."""
+    return replace(graph, constraints=(*graph.constraints, *region.conditions))
+
+
+def _unproved(graph: TensorGraph, fixed: Mapping[str, int]) -> str:
+    """What is not proved for all sizes of the region; "" if all is."""
+    found = Diagnostics()
+    left = [o for o in prove_ranges(graph, fixed, found) if o.code != "PF360"]  # extents: looked at by calls
+    if found.errors:
+        return found.errors[0].message
+    return f"no proof for all sizes that {min(o.what for o in left)}" if left else ""
+
+
+def _most(graph: TensorGraph, fixed: Mapping[str, int], names: Sequence[str]) -> int:
+    """The largest bound of open sizes with which numbers and indices are what they are for small sizes."""
+    usual = wrapping(graph, fixed)
+    for most in _MOST:
+        sizes: Sizes = {**fixed, **dict.fromkeys(names, (1, most))}
+        large = refuse_large(graph, sizes, Diagnostics())
+        if not large and wrapping(graph, sizes) == usual and all(_fit(s, sizes) for s in graph.statements):
+            return most
+    raise NotOpen("an index or a number may have no room for large sizes")
+
+
+def _fit(s: Statement, sizes: Sizes) -> bool:
+    """Are indices that are numbers values of their types?"""
+    spans = spans_of(s.dims, sizes)
+    for e, _ in guarded_parts(s):
+        if isinstance(e, IndexValue) and e.dtype.is_integer:
+            values = span(e.index, spans)
+            if values is None or not fits(values, e.dtype):
+                return False
+    return True
+
+
+def _stated(graph: TensorGraph, fixed: Mapping[str, int]) -> Iterator[Constraint]:
+    """What kernels take for granted beside ranges: extents are not negative, an axis that data index has
+    elements, nothing is divided by 0."""
+    at = specialize(graph, fixed)
+    least: dict[IndexExpr, int] = {}
+    for e in (e for t in at.tensors for e in t.shape):
+        if sizes_of(e) and not never_negative(e):
+            least[e] = 0
+    for s in at.statements:
+        for tensor, indices in ((s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))):
+            by_data = zip(indices, at.tensor(tensor).shape, strict=True)
+            least |= {e: 1 for i, e in by_data if isinstance(i, EXPR_TYPES) and sizes_of(e)}
+        least |= dict.fromkeys(_divisors(s), 1)
+    for e, value in least.items():
+        if variables(e):
+            raise NotOpen(f"it is divided by {e}, which may be 0")
+        if not (isinstance(e, ISize) and value <= 1):
+            yield Constraint(">=", e, IConst(value))
+
+
+def _divisors(s: Statement) -> list[IndexExpr]:
+    """What a statement's indices are divided by, where that depends on sizes."""
+    found: list[IndexExpr] = []
+
+    def look(e: IndexExpr) -> IndexExpr:
+        if isinstance(e, IBin):
+            if e.op in ("//", "%") and sizes_of(e.right):
+                found.append(e.right)
+            look(e.left)
+            look(e.right)
+        return e
+
+    for d in s.dims:
+        look(d.lower)
+        look(d.upper)
+    for i in s.write:
+        if isinstance(i, EXPR_TYPES):
+            map_expr(i, lambda x: x, look)
+        else:
+            look(i)
+    map_expr(s.expr, lambda x: x, look)
+    return found
+
+
+# --- variants ---------------------------------------------------------------------------------------------
+
+
+MOST_OPEN = 8
+"""Variants with open sizes of one family; sizes of no variant are compiled for after that."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What was compiled for a region of sizes."""
+
+    region: Region
+    built: Built
+
+    @property
+    def fixed(self) -> Mapping[str, int]:
+        """The sizes that its kernels know."""
+        return self.region.fixed
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The sizes that are parameters of its kernels."""
+        return self.region.open
+
+    def at(self, sizes: Mapping[str, int]) -> Built:
+        """What was compiled, for calls with these sizes of the region."""
+        built = self.built
+        if not self.open or built.at == sizes:
+            return built
+        return replace(built, at=dict(sizes), executable=built.executable.at(sizes))
+
+    def __str__(self) -> str:
+        return str(self.region)
+
+
+Make = Callable[[TensorGraph, Mapping[str, int], Mapping[str, int]], Built]
+"""A compilation of a graph with some sizes fixed, loaded at all sizes."""
+
+
+@dataclass
+class Family:
+    """The variants of one choice of types, ranks and layouts. For one thread at a time."""
+
+    graph: TensorGraph
+    wish: Wish
+    usual: str
+    variants: list[Variant] = field(default_factory=list)
+    refused: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Sizes that could not be open together, and why."""
+    _first: dict[str, int] = field(default_factory=dict)
+    _varied: set[str] = field(default_factory=set)
+
+    def built(self, sizes: Mapping[str, int], make: Make) -> Built:
+        """What is compiled for these sizes, by `make` where no variant has them.
+
+        Raises ArgumentError PF515 for sizes that the caller has fixed at other values.
+        """
+        self._require_wish(sizes)
+        found = next((v for v in self.variants if v.region.has(sizes)), None)
+        if found is None:
+            found = self._made(sizes, make)
+            self.variants.append(found)
+            self.variants.sort(key=lambda v: len(v.open))
+        return found.at(sizes)
+
+    def told(self, sizes: Mapping[str, int]) -> tuple[Decision, ...]:
+        """The decision list, with the variant that has these sizes, and what could not be open."""
+        if not self.refused and not any(v.open for v in self.variants):
+            return ()
+        chosen = next((v for v in self.variants if v.region.has(sizes)), None)
+        lines = [
+            Decision("variant", str(k), v is chosen, f"{v}{': sizes are parameters' if v.open else ''}")
+            for k, v in enumerate(self.variants)
+        ]
+        for names, why in self.refused.items():
+            lines.append(Decision("open", ", ".join(names), False, why))
+        return tuple(lines)
+
+    def _require_wish(self, sizes: Mapping[str, int]) -> None:
+        for n, value in self.wish.items():
+            if n in sizes and not isinstance(value, Open) and sizes[n] != value:
+                message = f"size {n} of {self.graph.name} is fixed at {value} and cannot be {sizes[n]}"
+                hint = f"leave it out of sizes=, or sizes={{'{n}': pf.open}}"
+                raise ArgumentError(message, code="PF515", hint=hint)
+
+    def _made(self, sizes: Mapping[str, int], make: Make) -> Variant:
+        """A new variant for these sizes: with as many open as are to be and can be."""
+        names = self._to_be_open(sizes)
+        while names and names not in self.refused:
+            fixed = {n: v for n, v in sizes.items() if n not in names}
+            try:
+                found = region(self.graph, fixed)
+                outside = _names_in(found.violated(sizes))
+                if not outside:
+                    return Variant(found, make(within(self.graph, found), fixed, sizes))
+                names = tuple(n for n in names if n not in outside)
+            except (NotOpen, DslError, ScheduleError) as error:
+                names = self._refuse(names, fixed, error)
+        return Variant(Region(dict(sizes)), make(self.graph, sizes, sizes))
+
+    def _refuse(
+        self, names: tuple[str, ...], fixed: Mapping[str, int], error: NotOpen | PolyfuseError
+    ) -> tuple[str, ...]:
+        """Remember why these cannot be open; those of them that may be."""
+        self.refused[names] = str(error) if isinstance(error, NotOpen) else error.diagnostics[0].message
+        needed = fixed_sizes_needed(specialize(self.graph, fixed))
+        return tuple(n for n in names if n not in needed) if needed else ()
+
+    def _to_be_open(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Sizes that kernels for this call should not know."""
+        if not self._first:
+            self._first = dict(sizes)
+        self._varied |= {n for n, v in sizes.items() if v != self._first[n]}
+        if sum(bool(v.open) for v in self.variants) >= MOST_OPEN:
+            return ()
+        return tuple(n for n, v in sizes.items() if v and self._wanted_open(n))
+
+    def _wanted_open(self, name: str) -> bool:
+        wish = self.wish.get(name)
+        if wish is not None:
+            return isinstance(wish, Open)
+        return self.usual == "open" or (self.usual == "auto" and name in self._varied)
+
+
+def _names_in(conditions: Iterable[Constraint]) -> set[str]:
+    return {n for c in conditions for n in (*sizes_of(c.left), *sizes_of(c.right))}
