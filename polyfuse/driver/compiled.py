@@ -21,7 +21,7 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
-from polyfuse.driver.open_sizes import Family, Variant
+from polyfuse.driver.open_sizes import Family, Variant, open_sizes
 from polyfuse.driver.pipeline import Built, build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
@@ -298,12 +298,14 @@ class Compiled:
             self._learn_on_gpu(executable, call, args, out)
         if not isinstance(executable, CpuExecutable):
             return
+        at, orders = partial(open_sizes, instance.built, self._sizes), instance.orders
+        more = at if executable.plan.sizes else None
         if not call.out:
             results = [(t.name, shape) for t, shape in instance.outputs]
-            self._short.learn(executable, list(given), list(given.values()), results, instance.orders)
+            self._short.learn(executable, list(given), list(given.values()), results, orders, more)
         elif len(call.out) == len(instance.outputs):
             both = {**given, **{t.name: call.out[t.name] for t, _ in instance.outputs}}
-            self._short_into.short.learn(executable, list(both), list(both.values()), (), instance.orders)
+            self._short_into.short.learn(executable, list(both), list(both.values()), (), orders, more)
 
     def _learn_on_gpu(
         self, executable: CudaExecutable, call: CallMemory, args: tuple[object, ...], out: object

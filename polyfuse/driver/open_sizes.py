@@ -35,6 +35,7 @@ from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.poly.model.dependences import guarded_parts
 from polyfuse.poly.model.domains import fixed_sizes_needed, specialize
 from polyfuse.poly.model.isl_text import never_negative
+from polyfuse.runtime.cpu.open_layouts import OpenSizes
 
 # --- regions ----------------------------------------------------------------------------------------------
 
@@ -305,3 +306,11 @@ class Family:
 
 def _names_in(conditions: Iterable[Constraint]) -> set[str]:
     return {n for c in conditions for n in (*sizes_of(c.left), *sizes_of(c.right))}
+
+
+def open_sizes(built: Built, given: Mapping[str, int]) -> OpenSizes:
+    """What calls of kernels with open sizes have to fulfil; `given`: sizes that callers give by name."""
+    graph = specialize(built.compilation.graph, built.compilation.sizes)
+    shapes = {t.name: t.shape for t in graph.tensors}
+    mine = {n: v for n, v in given.items() if n in graph.sizes}
+    return OpenSizes(shapes, graph.constraints, mine, len(graph.sizes))

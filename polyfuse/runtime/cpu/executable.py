@@ -117,7 +117,7 @@ class CpuExecutable:
         if launch.library is not None:
             return Step(self._library_step(launch.library).address, 1, 1, False)
         function = self._library.address(launch.function)
-        threads = min(self._threads or pool.threads, pool.threads, self.plan.threads or pool.threads)
+        threads = self.threads(pool.threads)
         # Kernels know what a step of a series is worth.
         worth = evaluate(launch.work, self.sizes) >= PARALLEL_WORK or launch.rounds > 1
         parallel = launch.parallel and count > 1 and worth and threads > 1
@@ -126,6 +126,10 @@ class CpuExecutable:
         parts = threads if threads < pool.threads else threads * each
         chunk = _chunk(count, parts, threads, launch.together, launch.least) if parallel else max(1, count)
         return Step(function, count, chunk, parallel, launch.series, launch.rounds)
+
+    def threads(self, pool: int) -> int:
+        """How many of the pool's threads take part."""
+        return min(self._threads or pool, pool, self.plan.threads or pool)
 
     def _library_step(self, product: MatrixProduct) -> LibraryStep:
         places = {b.name: k for k, b in enumerate(self.plan.buffers)}

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -35,6 +35,7 @@ from polyfuse.runtime.cpu.launcher import (
     Result,
 )
 from polyfuse.runtime.cpu.memory import ALIGNMENT, LARGE, Arena
+from polyfuse.runtime.cpu.open_layouts import OpenSizes, OpenTemplate, open_template
 from polyfuse.runtime.cpu.pool import Pool
 
 MOST_LAYOUTS = 64
@@ -72,6 +73,16 @@ def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
     return tuple(key)
 
 
+def _shapeless(
+    names: Sequence[str], args: Sequence[Any], executable: CpuExecutable
+) -> Iterator[tuple[object, ...]]:
+    """As `layout`, without what kernels with open sizes do not depend on."""
+    strided = {b.name for b in executable.plan.buffers if b.strided}
+    for name, a in zip(names, args, strict=True):
+        is_array = isinstance(a, np.ndarray)
+        yield (a.dtype, a.ndim, name in strided) if is_array else (type(a),)
+
+
 def fits(executable: CpuExecutable, names: Sequence[str], args: Sequence[Any]) -> bool:
     """May the short way be taken for this executable and these arguments, their axes as kernels have them?"""
     plan = executable.plan
@@ -94,6 +105,7 @@ class ShortWay:
         self._defaults = defaults
         self._lock = threading.Lock()
         self._known: set[object] = set()
+        self._at_sizes: set[object] = set()
         self._front: Front | None = None
         self._quick: dict[object, QuickCall] = {}
         self.call: Callable[[tuple[Any, ...]], Any] = not_learnt
@@ -105,14 +117,21 @@ class ShortWay:
         args: Sequence[Any],
         results: Sequence[tuple[str, tuple[int, ...]]],
         orders: Mapping[str, tuple[int, ...]],
+        open_sizes: Callable[[], OpenSizes] | None = None,
     ) -> None:
-        """Remember the layout of a call that has passed all checks.
+        """Remember the layout of a call that has passed all checks; at all sizes, where the kernels have
+        `open_sizes`.
 
         `names` and `args` are the parameters and the results that are given, `results` the names and shapes
         of those that the call makes, `orders` the axes of those that kernels have in another order.
         """
         key = layout(args)
         if key is None or key in self._known:
+            return
+        wide = None
+        if open_sizes is not None and Launcher.get() is not None:
+            wide = (executable.code.source, *_shapeless(names, args, executable), *orders.items())
+        if wide in self._known:
             return
         turned = [a.transpose(orders[n]) if n in orders else a for n, a in zip(names, args, strict=True)]
         if not fits(executable, names, turned):
@@ -121,8 +140,13 @@ class ShortWay:
             return
         try:
             if key not in self._known and len(self._known) < MOST_LAYOUTS:
-                self._add(executable, names, args, turned, results)
-                self._known.add(key)
+                more = None
+                if open_sizes is not None and wide not in self._at_sizes:
+                    made = [n for n, _ in results]
+                    more = open_template(executable, names, args, made, orders, open_sizes())
+                self._add(executable, names, args, turned, results, more)
+                self._known.add(key if more is None else wide)
+                self._at_sizes |= {wide} if more is None else set()
         finally:
             self._lock.release()
 
@@ -133,6 +157,7 @@ class ShortWay:
         args: Sequence[Any],
         turned: Sequence[Any],
         results: Sequence[tuple[str, tuple[int, ...]]],
+        more: OpenTemplate | None,
     ) -> None:
         launcher = Launcher.get()
         if launcher is None:
@@ -143,7 +168,8 @@ class ShortWay:
             return
         if self._front is None:
             self._front = launcher.front(self._defaults, MOST_LAYOUTS)
-        self._front.add(launch_layout(executable, names, args, turned, results), executable)
+        found = launch_layout(executable, names, args, turned, results)
+        self._front.add(replace(found, open=more), executable)
         self.call = self._front.call
 
     def _in_python(self, args: tuple[Any, ...]) -> Any:

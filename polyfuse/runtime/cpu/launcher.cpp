@@ -63,6 +63,8 @@ inline Object owned(Object o) {
 
 #include "numbers.h"
 
+#include "open_layouts.h"
+
 // Are these the arguments of the layout? If so their addresses are in the pointer table.
 bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cells) {
   for (int64_t k = 0; k < l.narguments; ++k) {
@@ -88,10 +90,9 @@ bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cel
 }
 
 // Does memory that is written meet no other memory of the call? Asked again only for other addresses.
-bool apart(Entry& e, char* const* pointers, Range* ranges) {
-  const pf_layout& l = *e.layout;
+bool apart(Entry& e, const pf_layout& l, char* const* pointers, Range* ranges) {
   if (!l.written) return true;
-  bool same = e.known;
+  bool same = e.known && !l.open;  // with other sizes the same addresses may meet
   int64_t count = 0;
   for (int64_t k = 0; k < l.narguments; ++k) {
     const pf_argument& a = l.arguments[k];
@@ -197,13 +198,22 @@ Object answer(const pf_layout& l, Object tuple, Object* made) {
   return tuple ? tuple : owned(py.none);
 }
 
+// A new block, whose allocator wants to know the bytes.
+Object allocated(const pf_block& b) {
+  Object bytes = py.new_int(b.bytes);
+  if (!bytes) return nullptr;
+  Object made = py.call_with(b.allocate, bytes);
+  py.decref(bytes);
+  return made;
+}
+
 // The large blocks of a call, all or none; `anew` if Python was asked for any.
 bool large_blocks(const pf_layout& l, Object* blocks, bool* anew) {
   for (int64_t k = 0; k < l.nblocks; ++k) {
     const pf_block& b = l.blocks[k];
     if ((blocks[k] = kept_block(b.bytes))) continue;
     *anew = true;
-    blocks[k] = py.call(b.allocate);
+    blocks[k] = b.asked ? allocated(b) : py.call(b.allocate);
     if (blocks[k] && type_of(blocks[k]) == py.array_type) {
       keep(b.bytes, blocks[k]);
       continue;
@@ -227,8 +237,7 @@ struct Room {
   Range* ranges;
 };
 
-Object launch(Entry& e, const Room& room) {
-  const pf_layout& l = *e.layout;
+Object launch(Entry& e, const pf_layout& l, const Room& room) {
   Object tuple = nullptr, found = nullptr;
   bool anew = false;
   if (l.nresults > 1 && !(tuple = py.tuple_new(l.nresults))) return nullptr;
@@ -238,7 +247,7 @@ Object launch(Entry& e, const Room& room) {
   }
   // Either may have run Python code (a garbage collection), which may have changed an argument.
   const bool fits = (!tuple && !anew) || take(l, room.items, room.pointers, room.cells);
-  if (!fits || !apart(e, room.pointers, room.ranges)) {
+  if (!fits || !apart(e, l, room.pointers, room.ranges)) {
     found = owned(py.not_implemented);
   } else if (results(l, room.blocks, room.pointers, room.made)) {
     if (run(l, room.blocks, room.pointers) != 0) {
@@ -258,21 +267,30 @@ Object launch(Entry& e, const Room& room) {
 
 Object choose(Front& front, Object given, int64_t count, void** words) {
   Room room;
+  Bound bound;
   room.items = words;
   for (int64_t k = 0; k < front.parameters; ++k)
     room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
   for (int64_t k = 0; k < front.count; ++k) {
     Entry* e = front.entries[k];
-    const pf_layout& l = *e->layout;
+    const pf_layout* found = e->layout;
+    const int64_t nblocks = found->open ? found->nresults + 2 : found->nblocks;
+    if (found->open) {
+      if (!bind(*found, room.items, bound)) continue;
+      found = &bound.layout;
+    }
+    const pf_layout& l = *found;
     room.pointers = reinterpret_cast<char**>(words + l.narguments);
     room.made = reinterpret_cast<Object*>(room.pointers + l.buffers);
     room.blocks = room.made + l.nresults;
-    room.cells = reinterpret_cast<int64_t*>(room.blocks + l.nblocks);
+    room.cells = reinterpret_cast<int64_t*>(room.blocks + nblocks);
     room.ranges = reinterpret_cast<Range*>(room.cells + l.narguments);
     if (!take(l, room.items, room.pointers, room.cells)) continue;
-    for (int64_t j = k; j > 0; --j) front.entries[j] = front.entries[j - 1];
-    front.entries[0] = e;
-    return launch(*e, room);
+    int64_t first = k;  // of those of its rank
+    while (first > 0 && front.entries[first - 1]->layout->rank == l.rank) --first;
+    for (int64_t j = k; j > first; --j) front.entries[j] = front.entries[j - 1];
+    front.entries[first] = e;
+    return launch(*e, l, room);
   }
   return owned(py.not_implemented);
 }
@@ -354,9 +372,12 @@ extern "C" int pf_launcher_add(Object capsule, const pf_layout* layout, Object k
     return 1;
   }
   *e = Entry{layout, owned(keep), apart, false};
-  front->entries[front->count++] = e;
+  int64_t at = front->count++;
+  for (; at > 0 && front->entries[at - 1]->layout->rank > layout->rank; --at)
+    front->entries[at] = front->entries[at - 1];
+  front->entries[at] = e;
   const int64_t n = layout->narguments;
-  const int64_t objects = layout->nresults + layout->nblocks;
+  const int64_t objects = layout->nresults + (layout->open ? layout->nresults + 2 : layout->nblocks);
   const int64_t words = n + layout->buffers + objects + n + n * int64_t(sizeof(Range) / sizeof(void*));
   front->words = std::max(front->words, words);
   return 0;

@@ -20,6 +20,8 @@ struct pf_interface {
   double (*float_value)(Object);
   long long (*int_value)(Object, int* overflow);
   Object (*call)(Object);
+  Object (*call_with)(Object, Object);
+  Object (*new_int)(long long);
   Object (*no_memory)();
   void (*set_error)(Object, const char*);
   void* (*release_gil)();
@@ -70,6 +72,47 @@ struct pf_space { int64_t place, offset; };
 struct pf_block {
   int64_t bytes;           // blocks of as many bytes are alike
   Object allocate;         // makes the array that owns a new one
+  int64_t asked;           // is it called with the bytes?
+};
+
+// ---- layouts with open sizes (open_layouts.h) ----
+
+struct pf_operation { int64_t code, value; };  // 0 a number, 1 a size, 2 + 3 - 4 * 5 // 6 % 7 min 8 max
+struct pf_expression { const pf_operation* operations; int64_t count; };
+struct pf_condition { int64_t op; pf_expression left, right; };  // 0 == 1 != 2 < 3 <= 4 > 5 >=
+
+// A size is (extent - offset) / factor; argument -1: it is offset.
+struct pf_source { int64_t argument, axis, factor, offset; };
+
+struct pf_open_argument {
+  const pf_expression* extents;
+  const int64_t* order;    // of axes in memory; null: dense as C has them
+  int64_t strided;         // any strides will do
+};
+
+struct pf_open_result { const pf_expression* extents; int64_t itemsize; };
+struct pf_open_space { int64_t place; pf_expression elements; int64_t itemsize, first, last; };
+struct pf_stride { int64_t argument, axis; };
+
+struct pf_open_step {
+  pf_expression count, instances, work;
+  const int64_t* together;
+  int64_t ntogether, least, parallel;
+};
+
+struct pf_open {
+  int64_t nsizes, nconditions, nnumbers, nstrides;
+  const pf_source* sources;          // by size
+  const pf_condition* conditions;
+  const pf_open_argument* arguments;
+  const pf_open_result* results;
+  const pf_open_space* spaces;
+  const pf_open_step* steps;
+  const int64_t* numbers;            // sizes among the numbers of a call; strides follow them
+  const pf_stride* strides;
+  Object allocate;                   // makes a block of so many bytes
+  int64_t threads, pool_threads, chunks, most_chunks, fewest_chunks, fewest_in_series, chunk_instances,
+      parallel_work;
 };
 
 struct pf_layout {
@@ -89,4 +132,6 @@ struct pf_layout {
   int64_t shared;          // bytes of the block of small results, 0: there is none
   int64_t space_bytes, space_block;  // workspace: block -1 is ours
   Object finish;           // raises what went wrong in steps that are written in Python; null if none are
+  const pf_open* open;     // what depends on sizes, where they are parameters; null: nothing does
+  int64_t rank;            // layouts of a smaller one are tried first
 };

@@ -24,6 +24,7 @@ import numpy as np
 
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime.cpu.memory import Arena, lenders
+from polyfuse.runtime.cpu.open_layouts import OpenTemplate
 from polyfuse.runtime.toolchain.compiler import load_shared
 from polyfuse.runtime.toolchain.sanitizers import sanitized
 from polyfuse.support.processes import ForkLock
@@ -35,7 +36,8 @@ _OBJECTS: tuple[object, ...] = (
 )  # fmt: skip
 _PYTHON = (
     "Py_IncRef", "Py_DecRef", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem",
-    "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyObject_CallNoArgs", "PyErr_NoMemory",
+    "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyObject_CallNoArgs",
+    "PyObject_CallOneArg", "PyLong_FromLongLong", "PyErr_NoMemory",
     "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New",
     "PyCapsule_GetPointer",
 )  # fmt: skip
@@ -81,7 +83,7 @@ class _Space(ctypes.Structure):
 
 
 class _Block(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_int64), ("allocate", ctypes.c_void_p))
+    _fields_ = (("bytes", ctypes.c_int64), ("allocate", ctypes.c_void_p), ("asked", ctypes.c_int64))
 
 
 class _Layout(ctypes.Structure):
@@ -107,6 +109,8 @@ class _Layout(ctypes.Structure):
         ("space_bytes", ctypes.c_int64),
         ("space_block", ctypes.c_int64),
         ("finish", ctypes.c_void_p),
+        ("open", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
     )
 
 
@@ -185,7 +189,8 @@ class LaunchLayout:
 
     shared: bytes that small results have in common.  spaces: (place, offset) of temporaries in a block of
     `space_bytes`, the large one `space_block` or (-1) one that the launcher makes.  blocks: the large ones.
-    finish: called after the kernels where some steps are written in Python, it
+    open: what depends on sizes, where they are parameters of the kernels; the rest is then the layout of one
+    call, as a template.  finish: called after the kernels where some steps are written in Python, it
     raises what went wrong in them.
     """
 
@@ -198,6 +203,7 @@ class LaunchLayout:
     space_block: int
     blocks: Sequence[Block]
     finish: Callable[[], None] | None
+    open: OpenTemplate | None = None
 
 
 CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "bf16", "u16", "u32", "u64")
@@ -279,7 +285,7 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
-    for name in ("launcher.h", "kept_blocks.h", "numbers.h"):
+    for name in ("launcher.h", "kept_blocks.h", "numbers.h", "open_layouts.h"):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body
@@ -384,7 +390,7 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
     p = layout.prepared
     arguments = [_argument(a, extents) for a in layout.arguments]
     spaces = [_Space(place, offset) for place, offset in layout.spaces]
-    blocks = [_Block(b.nbytes, id(b.allocate)) for b in layout.blocks]
+    blocks = [_Block(b.nbytes, id(b.allocate), 0) for b in layout.blocks]
     results = [
         _Result(r.place, id(r.dtype), len(r.shape), extents(r.shape), r.block, r.offset)
         for r in layout.results
@@ -411,6 +417,8 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
         space_bytes=layout.space_bytes,
         space_block=layout.space_block,
         finish=id(layout.finish) if layout.finish else None,
+        open=at(layout.open.structure) if layout.open else None,
+        rank=layout.open.rank if layout.open else 0,
     )
     return made, parts
 

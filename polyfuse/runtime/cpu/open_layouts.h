@@ -1,0 +1,279 @@
+// Layouts of calls whose sizes are parameters of the kernels: a part of launcher.cpp.
+//
+// A layout has one template for all sizes.  A call reads its sizes off the extents of its arguments, checks what
+// the kernels were made for, and computes everything that depends on sizes (results, temporaries, chunks,
+// numbers) into a layout of its own, which then goes the way of any other.  Nothing is allocated for that.
+
+constexpr int64_t kSizes = 32, kArguments = 32, kResults = 16, kSpaces = 64, kSteps = 64, kNumbers = 128,
+                  kExtents = 256, kStack = 32;
+
+struct pf_step {  // as the pool has them (pool.cpp)
+  void* run;
+  int64_t count, chunk, parallel, series, rounds;
+};
+
+struct Bound {  // what the layout of one call consists of
+  pf_layout layout;
+  int64_t sizes[kSizes], numbers[kNumbers], extents[kExtents];
+  pf_argument arguments[kArguments];
+  pf_result results[kResults];
+  pf_space spaces[kSpaces];
+  pf_block blocks[kResults + 2];
+  pf_step steps[kSteps];
+};
+
+// ---- expressions -------------------------------------------------------------------------------------------
+
+inline int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0) && ((a < 0) != (b < 0))); }
+
+// The value of an expression, in postfix; false where it has none in 64 bits.
+bool value_of(const pf_expression& e, const int64_t* sizes, int64_t* value) {
+  int64_t stack[kStack];
+  int64_t top = 0;
+  for (int64_t k = 0; k < e.count; ++k) {
+    const pf_operation& o = e.operations[k];
+    if (o.code == 0 || o.code == 1) {
+      stack[top++] = o.code == 0 ? o.value : sizes[o.value];
+      continue;
+    }
+    const int64_t b = stack[--top], a = stack[--top];
+    int64_t c = 0;
+    bool bad = false;
+    switch (o.code) {
+      case 2: bad = __builtin_add_overflow(a, b, &c); break;
+      case 3: bad = __builtin_sub_overflow(a, b, &c); break;
+      case 4: bad = __builtin_mul_overflow(a, b, &c); break;
+      case 5: bad = b == 0 || b == -1; if (!bad) c = floor_div(a, b); break;
+      case 6: bad = b == 0 || b == -1; if (!bad) c = a - b * floor_div(a, b); break;
+      case 7: c = std::min(a, b); break;
+      default: c = std::max(a, b); break;
+    }
+    if (bad) return false;
+    stack[top++] = c;
+  }
+  *value = stack[0];
+  return true;
+}
+
+bool holds(const pf_condition& c, const int64_t* sizes) {
+  int64_t a, b;
+  if (!value_of(c.left, sizes, &a) || !value_of(c.right, sizes, &b)) return false;
+  switch (c.op) {
+    case 0: return a == b;
+    case 1: return a != b;
+    case 2: return a < b;
+    case 3: return a <= b;
+    case 4: return a > b;
+    default: return a >= b;
+  }
+}
+
+// The product of extents and the bytes of an element, each extent at least 0; false beyond 62 bits.
+bool bytes_of(const int64_t* extents, int64_t rank, int64_t itemsize, int64_t* bytes) {
+  int64_t found = itemsize;
+  for (int64_t d = 0; d < rank; ++d)
+    if (extents[d] < 0 || __builtin_mul_overflow(found, extents[d], &found)) return false;
+  *bytes = found;
+  return found <= INT64_C(1) << 62;
+}
+
+// ---- arguments ---------------------------------------------------------------------------------------------
+
+// Is an array what the template says, but for its extents?
+bool alike(const pf_argument& a, Object item) {
+  if (type_of(item) != types[a.kind]) return false;
+  if (a.kind != kArray) return true;
+  const pf_array* x = static_cast<const pf_array*>(item);
+  const int wanted = kAligned | (a.written ? kWritable : 0);
+  return x->dtype == a.dtype && x->rank == a.rank && (x->flags & wanted) == wanted;
+}
+
+bool read_sizes(const pf_open& o, const Object* items, int64_t* sizes) {
+  for (int64_t k = 0; k < o.nsizes; ++k) {
+    const pf_source& s = o.sources[k];
+    if (s.argument < 0) {
+      sizes[k] = s.offset;
+      continue;
+    }
+    const int64_t left = static_cast<const pf_array*>(items[s.argument])->extents[s.axis] - s.offset;
+    if (left % s.factor) return false;
+    sizes[k] = left / s.factor;
+  }
+  for (int64_t k = 0; k < o.nconditions; ++k)
+    if (!holds(o.conditions[k], sizes)) return false;
+  return true;
+}
+
+// Has an array the extents that follow from the sizes, and does its memory lie as kernels take it?
+bool lies_so(const pf_open_argument& o, const pf_array& x, const int64_t* sizes, pf_argument* a, int64_t* room) {
+  const int64_t itemsize = a->align;
+  for (int64_t d = 0; d < a->rank; ++d) {
+    int64_t wanted;
+    if (!value_of(o.extents[d], sizes, &wanted) || x.extents[d] != wanted) return false;
+    room[d] = wanted;
+  }
+  a->extents = room;
+  if (!bytes_of(room, a->rank, itemsize, &a->nbytes)) return false;
+  a->low = 0;
+  if (!o.order) {  // dense: NumPy says so
+    a->strides = nullptr;
+    return (x.flags & kDense) != 0;
+  }
+  int64_t* strides = room + a->rank;
+  for (int64_t d = 0; d < a->rank; ++d) strides[d] = x.strides[d];
+  a->strides = strides;
+  if (!o.strided) {  // dense, its axes in another order
+    int64_t step = itemsize;
+    for (int64_t k = a->rank; k-- > 0; step *= room[o.order[k]])
+      if (room[o.order[k]] != 1 && strides[o.order[k]] != step && a->nbytes) return false;
+    return true;
+  }
+  int64_t high = 0;
+  for (int64_t d = 0; d < a->rank; ++d) {
+    if (strides[d] % itemsize) return false;
+    if (!a->nbytes) continue;
+    const int64_t reach = strides[d] * (room[d] - 1);
+    (reach < 0 ? a->low : high) += reach;
+  }
+  if (a->nbytes) a->nbytes = high - a->low + itemsize;
+  return true;
+}
+
+// ---- what depends on sizes ---------------------------------------------------------------------------------
+
+inline int64_t whole_lines(int64_t bytes) { return std::max<int64_t>(1, (bytes + kLine - 1) / kLine) * kLine; }
+
+// Blocks are asked for by classes of sizes, so that those of other calls fit; large ones are as the arena has them.
+int64_t block_class(int64_t bytes) {
+  constexpr int64_t kLarge = INT64_C(1) << 20, kPage = 4096, kHuge = INT64_C(2) << 20;
+  int64_t step = bytes < kLarge ? kPage : kHuge;
+  int bits = 64 - __builtin_clzll(uint64_t(bytes) | 1);
+  if (bits > 4) step = std::max(step, INT64_C(1) << (bits - 4));
+  return (bytes + step - 1) / step * step;
+}
+
+int64_t add_block(const pf_open& o, Bound& b, int64_t bytes) {
+  b.blocks[b.layout.nblocks] = pf_block{block_class(bytes), o.allocate, 1};
+  return b.layout.nblocks++;
+}
+
+// Where results lie: small ones share a block (`fast_path._results`).
+bool place_results(const pf_open& o, Bound& b, int64_t* room) {
+  constexpr int64_t kShared = 64 << 10, kLarge = INT64_C(1) << 20;
+  int64_t bytes[kResults], shared = 0, small = -1, offset = 0;
+  for (int64_t k = 0; k < b.layout.nresults; ++k) {
+    pf_result& r = b.results[k];
+    for (int64_t d = 0; d < r.rank; ++d)
+      if (!value_of(o.results[k].extents[d], b.sizes, room + d)) return false;
+    if (!bytes_of(room, r.rank, o.results[k].itemsize, bytes + k)) return false;
+    r.extents = room;
+    room += r.rank;
+    if (bytes[k] <= kShared) shared += whole_lines(bytes[k]);
+  }
+  if (shared >= kLarge) small = add_block(o, b, shared);
+  for (int64_t k = 0; k < b.layout.nresults; ++k) {
+    pf_result& r = b.results[k];
+    if (bytes[k] <= kShared) {
+      r.block = small, r.offset = offset;
+      offset += whole_lines(bytes[k]);
+    } else {
+      r.block = add_block(o, b, bytes[k]), r.offset = 0;
+    }
+  }
+  b.layout.shared = small < 0 ? shared : 0;
+  return true;
+}
+
+// Where temporaries lie in their block: those of most bytes first, each at the lowest place that is free while it
+// is alive (`memory.layout`).
+bool place_spaces(const pf_open& o, Bound& b) {
+  struct Placed { int64_t low, high; const pf_open_space* space; } placed[kSpaces];
+  int64_t size[kSpaces], order[kSpaces], end = 0;
+  const int64_t count = b.layout.nspaces;
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t elements, bytes;
+    if (!value_of(o.spaces[k].elements, b.sizes, &elements)) return false;
+    elements = std::max<int64_t>(0, elements);
+    if (!bytes_of(&elements, 1, o.spaces[k].itemsize, &bytes)) return false;
+    size[k] = (bytes + kLine - 1) / kLine * kLine;
+    order[k] = k;
+  }
+  std::stable_sort(order, order + count, [&](int64_t x, int64_t y) { return size[x] > size[y]; });
+  for (int64_t n = 0; n < count; ++n) {
+    const pf_open_space& s = o.spaces[order[n]];
+    int64_t offset = 0;
+    for (int64_t j = 0; j < n; ++j) {  // by place
+      const pf_open_space& other = *placed[j].space;
+      if (s.first > other.last || other.first > s.last || offset >= placed[j].high) continue;
+      if (offset + size[order[n]] <= placed[j].low) break;
+      offset = placed[j].high;
+    }
+    b.spaces[order[n]] = pf_space{s.place, offset};
+    const Placed mine{offset, offset + size[order[n]], &s};
+    end = std::max(end, mine.high);
+    int64_t at = n;
+    for (; at > 0 && placed[at - 1].low > mine.low; --at) placed[at] = placed[at - 1];
+    placed[at] = mine;
+  }
+  b.layout.space_bytes = end;
+  b.layout.space_block = end > (64 << 10) ? add_block(o, b, end) : -1;
+  return true;
+}
+
+// Chunks of a step, as `executable._step` has them.
+bool cut_step(const pf_open& o, const pf_open_step& s, const int64_t* sizes, pf_step* step) {
+  int64_t count, instances, work;
+  if (!value_of(s.count, sizes, &count) || !value_of(s.instances, sizes, &instances)) return false;
+  if (!value_of(s.work, sizes, &work)) return false;
+  count = std::max<int64_t>(0, count);
+  step->count = count;
+  step->parallel = s.parallel && count > 1 && o.threads > 1 && (work >= o.parallel_work || step->rounds > 1);
+  step->chunk = std::max<int64_t>(1, count);
+  if (!step->parallel) return true;
+  int64_t parts = o.threads;
+  if (o.threads >= o.pool_threads) {
+    const int64_t fewest = step->rounds == 1 ? o.fewest_chunks : o.fewest_in_series;
+    const int64_t mine = instances / o.threads / step->rounds / o.chunk_instances;
+    parts *= o.chunks ? o.chunks : std::max(fewest, std::min(o.most_chunks, mine));
+  }
+  const int64_t chunk = std::max((count + parts - 1) / parts, std::min(s.least, count / o.threads));
+  step->chunk = chunk;
+  for (int64_t k = 0; k < s.ntogether; ++k) {
+    const int64_t whole = (chunk + s.together[k] - 1) / s.together[k] * s.together[k];
+    if (whole * o.threads > count) continue;
+    step->chunk = whole;
+    break;
+  }
+  return true;
+}
+
+// The layout of a call with these arguments; false where the template does not have them.
+bool bind(const pf_layout& l, const Object* items, Bound& b) {
+  const pf_open& o = *l.open;
+  for (int64_t k = 0; k < l.narguments; ++k)
+    if (!alike(l.arguments[k], items[k])) return false;
+  if (!read_sizes(o, items, b.sizes)) return false;
+  b.layout = l;
+  b.layout.nblocks = 0;
+  int64_t* room = b.extents;
+  for (int64_t k = 0; k < l.narguments; ++k) {
+    pf_argument& a = b.arguments[k] = l.arguments[k];
+    if (a.kind != kArray) continue;
+    if (!lies_so(o.arguments[k], *static_cast<const pf_array*>(items[k]), b.sizes, &a, room)) return false;
+    room += 2 * a.rank;
+  }
+  std::copy(l.results, l.results + l.nresults, b.results);
+  if (!place_results(o, b, room) || !place_spaces(o, b)) return false;
+  std::copy(static_cast<const pf_step*>(l.steps), static_cast<const pf_step*>(l.steps) + l.nsteps, b.steps);
+  for (int64_t k = 0; k < l.nsteps; ++k)
+    if (!cut_step(o, o.steps[k], b.sizes, b.steps + k)) return false;
+  for (int64_t k = 0; k < o.nnumbers; ++k) b.numbers[k] = b.sizes[o.numbers[k]];
+  for (int64_t k = 0; k < o.nstrides; ++k) {
+    const pf_stride& s = o.strides[k];
+    const pf_array* x = static_cast<const pf_array*>(items[s.argument]);
+    b.numbers[o.nnumbers + k] = x->strides[s.axis] / b.arguments[s.argument].align;
+  }
+  b.layout.arguments = b.arguments, b.layout.results = b.results, b.layout.spaces = b.spaces;
+  b.layout.blocks = b.blocks, b.layout.steps = b.steps, b.layout.numbers = b.numbers;
+  return true;
+}
