@@ -28,7 +28,8 @@ exists only where it is legal:
     parse -> Program -> Operator -> Specialized -> Scheduled -> Kernels -> Executable
 
 `pf.compile` walks all of them and gives a function. `pf.stdlib` is the program of the
-[standard library](stdlib.md). Errors have codes, explained in [errors](../errors.md).
+[standard library](stdlib.md), `pf.open` says that kernels have a size as a parameter
+([open sizes](open_sizes.md)). Errors have codes, explained in [errors](../errors.md).
 """
 
 # In the order of the way of the data; what is not named here follows in alphabetical order.
@@ -39,7 +40,7 @@ FIRST = (
 
 
 def build() -> str:
-    names = [*FIRST, *sorted(set(pf.__all__) - set(FIRST) - {"stdlib", "__version__"})]
+    names = [*FIRST, *sorted(set(pf.__all__) - set(FIRST) - {"open", "stdlib", "__version__"})]
     return "\n".join([_HEAD, *(_entry(name, getattr(pf, name)) for name in names)])
 
 

@@ -11,7 +11,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -291,9 +291,9 @@ def compile(
     if unknown:
         names = ", ".join(f.name for f in fields(Options))
         raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=f"options: {names}")
-    if isinstance(sizes, str):
-        switches["sizes"] = sizes
     settings = options or Options(**switches)
+    if isinstance(sizes, str):
+        settings = replace(settings, sizes=sizes)
     wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None

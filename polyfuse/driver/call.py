@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError, PolyfuseError
+from polyfuse.driver.open_sizes import Family
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.interop.arrays import readable, to_numpy
 from polyfuse.interop.device_arrays import ResultKind, empty_result, result_kind, to_device
@@ -64,6 +65,8 @@ class Instance:
     sizes: Mapping[str, int]
     orders: Mapping[str, tuple[int, ...]]
     """Axes of inputs as they lie in memory and kernels read them, where that is another order."""
+    family: Family
+    """The variants of these types and layouts."""
 
     @property
     def temporaries(self) -> list[Wanted]:

@@ -379,9 +379,8 @@ class Compiled:
         them up; then the variants that were measured (`tune="measure"`)."""
         if (at := self._at_sizes(kwargs)) is not None:
             return at.explain(*args, **_without(kwargs, at._sizes))
-        values = self._given(args, kwargs).values
-        instance, graph = self._instance(values), self._graph(values)
-        built, family = instance.built, self._family(graph, self._layouts(graph, values))
+        instance = self._instance(self._given(args, kwargs).values)
+        built, family = instance.built, instance.family
         measured = [str(built.tuning)] if built.tuning is not None else []
         decisions = (*built.decisions, *built.scalar_loops, *family.told(instance.sizes))
         return "\n".join([*map(str, decisions), *measured])
@@ -492,7 +491,8 @@ class Compiled:
                     found = self._instances.get(key) or self._compile(values)
                 self._instances[key] = found
                 if len(self._instances) > MOST_INSTANCES:
-                    del self._instances[next(iter(self._instances))]
+                    gone = self._instances.pop(next(iter(self._instances)))
+                    gone.family.forget(gone.sizes)
         return found
 
     def _compile(self, values: Mapping[str, Any]) -> Instance:
@@ -506,14 +506,14 @@ class Compiled:
         layouts, fusion = self._layouts(graph, values), self._fusion
         if fusion is not None and layouts.strided:
             fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
-        made = self._family(graph, layouts).built(sizes, partial(self._build, fusion, layouts))
-        built = BuiltStages.of(made)
+        family = self._family(graph, layouts)
+        built = BuiltStages.of(family.built(sizes, partial(self._build, fusion, layouts)))
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )
         pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
         instance = Instance(
-            built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders
+            built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders, family
         )
         if self.target != "cuda":  # their memory is the device's
             require_room(instance.temporaries, "a temporary,")

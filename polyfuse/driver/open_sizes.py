@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, PolyfuseError, ScheduleError
+from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.driver.pipeline import Built
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, evaluate, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -74,8 +74,6 @@ def _holds(c: Constraint, sizes: Mapping[str, int]) -> bool:
     return left >= right if c.op == ">=" else left <= right
 
 
-_LEAST = (1, 2)
-"""What open sizes are at least: the first for which all is proved."""
 _MOST = (2**40, 2**31 - 1, 2**24, 2**15 - 1)
 """What they are at most: the first for which index arithmetic is exact."""
 
@@ -90,14 +88,11 @@ def region(graph: TensorGraph, fixed: Mapping[str, int]) -> Region:
         raise NotOpen(f"an index is not affine while {', '.join(needed)} is open")
     names = tuple(n for n in graph.sizes if n not in fixed)
     above = tuple(Constraint("<=", ISize(n), IConst(_most(graph, fixed, names))) for n in names)
-    why = ""
-    for least in _LEAST:
-        below = tuple(Constraint(">=", ISize(n), IConst(least)) for n in names)
-        found = Region(dict(fixed), names, (*below, *above, *_stated(graph, fixed)))
-        why = _unproved(within(graph, found), fixed)
-        if not why:
-            return found
-    raise NotOpen(why)
+    below = tuple(Constraint(">=", ISize(n), IConst(1)) for n in names)
+    found = Region(dict(fixed), names, (*below, *above, *_stated(graph, fixed)))
+    if why := _unproved(within(graph, found), fixed):
+        raise NotOpen(why)
+    return found
 
 
 def within(graph: TensorGraph, region: Region) -> TensorGraph:
@@ -192,7 +187,7 @@ class Variant:
     """What was compiled for a region of sizes."""
 
     region: Region
-    built: Built
+    built: Built = field(repr=False)
 
     @property
     def fixed(self) -> Mapping[str, int]:
@@ -245,6 +240,10 @@ class Family:
             self.variants.sort(key=lambda v: len(v.open))
         return found.at(sizes)
 
+    def forget(self, sizes: Mapping[str, int]) -> None:
+        """Leave out what was compiled for these sizes alone."""
+        self.variants = [v for v in self.variants if v.open or v.fixed != sizes]
+
     def told(self, sizes: Mapping[str, int]) -> tuple[Decision, ...]:
         """The decision list, with the variant that has these sizes, and what could not be open."""
         if not self.refused and not any(v.open for v in self.variants):
@@ -267,26 +266,34 @@ class Family:
 
     def _made(self, sizes: Mapping[str, int], make: Make) -> Variant:
         """A new variant for these sizes: with as many open as are to be and can be."""
-        names = self._to_be_open(sizes)
+        names = self._affine(self._to_be_open(sizes), sizes)
         while names and names not in self.refused:
-            fixed = {n: v for n, v in sizes.items() if n not in names}
+            fixed = _without(sizes, names)
             try:
                 found = region(self.graph, fixed)
                 outside = _names_in(found.violated(sizes))
                 if not outside:
                     return Variant(found, make(within(self.graph, found), fixed, sizes))
                 names = tuple(n for n in names if n not in outside)
-            except (NotOpen, DslError, ScheduleError) as error:
-                names = self._refuse(names, fixed, error)
+            except NotOpen as error:
+                self.refused[names] = str(error)
+            except (DslError, ScheduleError) as error:
+                self.refused[names] = error.diagnostics[0].message
         return Variant(Region(dict(sizes)), make(self.graph, sizes, sizes))
 
-    def _refuse(
-        self, names: tuple[str, ...], fixed: Mapping[str, int], error: NotOpen | PolyfuseError
-    ) -> tuple[str, ...]:
-        """Remember why these cannot be open; those of them that may be."""
-        self.refused[names] = str(error) if isinstance(error, NotOpen) else error.diagnostics[0].message
-        needed = fixed_sizes_needed(specialize(self.graph, fixed))
-        return tuple(n for n in names if n not in needed) if needed else ()
+    def _affine(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """As many of these sizes as leave every index affine: those that most others wait for are fixed."""
+        wanted, fixed = names, []
+        while needed := self._needed(names, sizes):
+            worst = min(needed, key=lambda n: len(self._needed(_less(names, n), sizes)))
+            names = _less(names, worst)
+            fixed.append(worst)
+        if fixed:
+            self.refused[wanted] = f"an index is not affine while {', '.join(fixed)} is open"
+        return names
+
+    def _needed(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
+        return fixed_sizes_needed(specialize(self.graph, _without(sizes, names)))
 
     def _to_be_open(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Sizes that kernels for this call should not know."""
@@ -302,6 +309,14 @@ class Family:
         if wish is not None:
             return isinstance(wish, Open)
         return self.usual == "open" or (self.usual == "auto" and name in self._varied)
+
+
+def _without(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    return {n: v for n, v in sizes.items() if n not in names}
+
+
+def _less(names: Sequence[str], name: str) -> tuple[str, ...]:
+    return tuple(n for n in names if n != name)
 
 
 def _names_in(conditions: Iterable[Constraint]) -> set[str]:

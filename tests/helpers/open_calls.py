@@ -20,6 +20,16 @@ from polyfuse.runtime.reference.evaluate import evaluate
 
 DRAWN = (0, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 67)
 MOST_INSTANCES = 40_000
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def drawn_choice(graph: TensorGraph, seed: int) -> dict[str, Any]:
+    """What `compile` is told of sizes: an option for all, or of each whether it is open."""
+    rng = random.Random(f"choice {seed}")
+    usual = rng.choice(["open", "open", "auto", "each"])
+    if usual != "each":
+        return {"sizes": usual}
+    return {"sizes": {n: pf.open for n in graph.sizes if rng.random() < 0.6}}
 
 
 def random_sizes(graph: TensorGraph, count: int, seed: int, tries: int = 60) -> Iterator[dict[str, int]]:
@@ -43,8 +53,19 @@ def random_sizes(graph: TensorGraph, count: int, seed: int, tries: int = 60) -> 
         yield sizes
 
 
-def check_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: int) -> None:
-    """A call at these sizes, with inputs by the seed."""
+def laid_out(a: Array, how: str) -> Array:
+    """The same elements in memory of another layout."""
+    if how == "turned":
+        return np.ascontiguousarray(a.T).T
+    if how == "stepped":
+        wide = np.zeros((*a.shape[:-1], 2 * a.shape[-1] + 1), a.dtype)
+        wide[..., 1::2] = a
+        return wide[..., 1::2]
+    return np.ascontiguousarray(a)
+
+
+def check_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: int, how: str = "") -> None:
+    """A call at these sizes, with inputs by the seed; `how` those lie that are only read."""
     inputs = {n: np.asarray(a) for n, a in make_inputs(graph, sizes, seed).items()}
     try:
         wanted = evaluate(graph, sizes, inputs)
@@ -53,6 +74,9 @@ def check_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: 
             return
         raise
     given = {n: a.copy() if a.shape else a[()] for n, a in inputs.items()}
+    for n, a in given.items():
+        if np.ndim(a) and graph.tensor(n).role is Role.INPUT:
+            given[n] = laid_out(a, how)
     mine = {p.name: sizes[p.name] for p in f.signature.size_params if p.name in sizes}
     made: Any = f(**given, **mine)
     made = made if isinstance(made, tuple) else (made,)
@@ -65,6 +89,7 @@ def check_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: 
 
 
 def check_sizes(f: pf.Compiled, graph: TensorGraph, many: Sequence[dict[str, int]], seed: int = 0) -> None:
-    """Calls at all these sizes."""
+    """Calls at all these sizes: those with arguments of one layout one after the other."""
     for k, sizes in enumerate(many):
-        check_call(f, graph, sizes, seed + k)
+        how = ("", "", "", "turned", "stepped")[(seed + 2 * k // max(1, len(many))) % 5]
+        check_call(f, graph, sizes, seed + k, how)
