@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from polyfuse.checking import check_loaded, open_graph
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
@@ -287,13 +287,7 @@ def compile(
             hint = f"{name}=None, the default, takes {'the last one' if kind is str else 'the usual one'}"
             raise ArgumentError(f"{name}= cannot be {given!r}: it is {what}", code="PF490", hint=hint)
     operator = _operator(program, op)
-    unknown = [n for n in switches if n not in {f.name for f in fields(Options)}]
-    if unknown:
-        names = ", ".join(f.name for f in fields(Options))
-        raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=f"options: {names}")
-    settings = options or Options(**switches)
-    if isinstance(sizes, str):
-        settings = replace(settings, sizes=sizes)
+    settings = _settings(options, switches, sizes)
     wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None
@@ -310,6 +304,16 @@ def compile(
         options=settings,
         wish=wish,
     )
+
+
+def _settings(options: Options | None, switches: Mapping[str, Any], sizes: object) -> Options:
+    """All options. Raises ArgumentError PF490 for one that there is not."""
+    names = [f.name for f in fields(Options)]
+    if unknown := [n for n in switches if n not in names]:
+        hint = f"options: {', '.join(names)}"
+        raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=hint)
+    found = options or Options(**switches)
+    return replace(found, sizes=cast(Sizes, sizes)) if isinstance(sizes, str) else found
 
 
 def _wish(operator: Operator, sizes: object) -> dict[str, int | Open]:
