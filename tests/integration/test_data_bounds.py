@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from targets import Call
+from ways import WAYS, check
 
 import polyfuse as pf
 from polyfuse.api import LAYERS
@@ -258,3 +260,22 @@ def test_loops_have_the_true_bounds() -> None:
         loops = built.code.source[built.code.source.index("PF_EXPORT extern") :]
         assert " d0" in loops, name
         assert "?" not in "".join(x for x in loops.splitlines() if "ptr" in x), name
+
+
+# --- barriers ---------------------------------------------------------------------------------------------
+
+SOFTMAX = """
+op f(x: f32[E], ptr: i64[N + 1]) -> (y: f32[E]) {
+  m[n] = max[e in ptr[n]..ptr[n + 1]](x[e]) for n in 0..N
+  z[n] = sum[e in ptr[n]..ptr[n + 1]](exp(x[e] - m[n])) for n in 0..N
+  y[e] = x[e] / z[e % N]
+}"""
+
+
+def test_isl_knows_nothing_of_bounds_in_conditions() -> None:
+    """Stitched, each block has rows of its own; whether an element is in them is data to the proof."""
+    x = inputs("folds", "even", 6, 37)
+    call = Call(
+        SOFTMAX, SOFTMAX, pf.parse(SOFTMAX).op("f").graph(), {"N": 6, "E": 37}, {"x": x["v"], "ptr": x["ptr"]}
+    )
+    check([(call, way) for way in WAYS if way.stitched and not way.on_cpu])

@@ -43,7 +43,6 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
 )
 from polyfuse.poly.barriers.loop_regions import STRIDE, Nest, Place, Region, Regions
-from polyfuse.poly.model.isl_bridge import condition_text
 
 LANE = "lane"
 
@@ -224,7 +223,7 @@ class _Collector:
                 self.reads(cond, env, place, guards)
                 test = canonical(cond, env)
                 for part, positive in ((then, True), (other, False)):
-                    text = condition_text(test, positive)
+                    text = self.regions.condition(test, positive)
                     self.reads(part, env, place, guards if text is None else (*guards, text))
             case Apply(_, args):
                 for a in args:

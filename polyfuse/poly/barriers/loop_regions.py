@@ -122,14 +122,19 @@ class Regions:
         self.ranges |= {"tx": (0, self.threads[0] - 1), "ty": (0, self.threads[1] - 1)}
 
     def branch(self, test: Expr, positive: bool) -> Region:
-        text = condition_text(test, positive)
+        text = self.condition(test, positive)
         used = [v for e in walk(test) if isinstance(e, IndexValue) for v in variables(e.index)]
         varies = self.varies(tuple(used))
         if any(isinstance(e, Read) for e in walk(test)):
             varies |= {DATA}
         number = self.number()
         conditions = () if text is None else (text,)
-        return Region(number, conditions, _exact(test), varies, always=False, test=(test, positive))
+        exact = _exact(test) and DATA not in varies
+        return Region(number, conditions, exact, varies, always=False, test=(test, positive))
+
+    def condition(self, test: Expr, positive: bool) -> str | None:
+        """What isl may know of a condition: nothing of data."""
+        return condition_text(test, positive, self.numbers)
 
     def number(self) -> int:
         self.count += 1

@@ -8,11 +8,12 @@ allows ``[A-Za-z_][A-Za-z0-9_]*`` only.)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import islpy as isl
 
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, variables
 from polyfuse.ir.linear import index_operand, linear
 from polyfuse.ir.ops import INFIX, NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Expr
@@ -98,8 +99,9 @@ def index_text(e: IndexExpr) -> str:
             raise NotAffine(str(e))
 
 
-def condition_text(cond: Expr, positive: bool = True) -> str | None:
-    """isl text of a guard (or of its negation), or None where it is not affine in indices.
+def condition_text(cond: Expr, positive: bool = True, data: AbstractSet[str] = frozenset()) -> str | None:
+    """isl text of a guard (or of its negation), or None where it is not affine in indices. `data` are
+    variables whose values are data, of which isl knows nothing.
 
     A conjunction keeps the conjuncts that are affine: dropping one only widens the set, which is safe
     for dependences and for range proofs alike.
@@ -108,15 +110,15 @@ def condition_text(cond: Expr, positive: bool = True) -> str | None:
         case Const(bool() as value):
             return "true" if value == positive else "false"
         case Apply("not", (arg,)):
-            return condition_text(arg, not positive)
+            return condition_text(arg, not positive, data)
         case Apply("and" | "or" as op, (left, right)):
-            first, second = condition_text(left, positive), condition_text(right, positive)
+            first, second = (condition_text(x, positive, data) for x in (left, right))
             if (op == "and") == positive:
                 return " and ".join(f"({t})" for t in (first, second) if t is not None) or None
             return None if first is None or second is None else f"(({first}) or ({second}))"
         case Apply(op, (left, right)) if op in COMPARE:
             a, b = index_operand(left), index_operand(right)
-            if a is None or b is None:
+            if a is None or b is None or data & {*variables(a), *variables(b)}:
                 return None
             try:
                 return f"{index_text(a)} {COMPARE[op if positive else NEGATED[op]]} {index_text(b)}"
