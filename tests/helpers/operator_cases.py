@@ -278,6 +278,60 @@ add(
     },
 )
 
+# --- sparse and quantised ---------------------------------------------------------------------------------
+
+
+def rows_of(count: int, elements: int) -> Array:
+    """Where rows begin and the last one ends; some are empty."""
+    return np.concatenate([[0], np.sort(integers(elements + 1, count - 1)), [elements]])
+
+
+def graph_of(nodes: int, edges: int) -> dict[str, Array]:
+    ptr = rows_of(nodes, edges)
+    return {"ptr": ptr, "row": np.repeat(np.arange(nodes), np.diff(ptr))}
+
+
+add(
+    "ragged_softmax",
+    {"x": normal(64), "start": rows_of(8, 64)},
+    {"x": normal(37), "start": np.array([0, 0, 30, 30, 31, 37, 37])},
+)
+add(
+    "csr_attention",
+    {
+        "q": normal(16, 2, 8),
+        "k": normal(16, 2, 8),
+        "v": normal(16, 2, 8),
+        **graph_of(16, 64),
+        "col": integers(16, 64),
+    },
+    {
+        "q": normal(5, 3, 7),
+        "k": normal(9, 3, 7),
+        "v": normal(9, 3, 7),
+        **graph_of(5, 23),
+        "col": integers(9, 23),
+    },
+)
+
+
+def packed(k: int, n: int, groups: int, m: int) -> dict[str, Array]:
+    return {
+        "x": normal(m, k).astype("f2"),
+        "q": integers(2**32, k // 8, n).astype("u4"),
+        "scale": (0.1 * positive(groups, n)).astype("f2"),
+        "zero": integers(2**32, groups, n // 8).astype("u4"),
+    }
+
+
+add(
+    "int4_matmul",
+    packed(64, 32, 4, 8),
+    packed(24, 40, 2, 5),
+    given=({"G": 16}, {"G": 12}),
+    tolerance=1e-3,
+)
+
 # --- numbers ----------------------------------------------------------------------------------------------
 
 add("fft", {"re": normal(8, 16), "im": normal(8, 16)}, {"re": normal(3, 16), "im": normal(3, 16)})

@@ -267,6 +267,36 @@ def beam_step(logp: Array, score: Array, seen: Array, end: int = 0) -> dict[str,
     return {"best": np.array(best), "next": np.array(after)}
 
 
+# --- sparse and quantised ---------------------------------------------------------------------------------
+
+
+def ragged_softmax(x: Array, start: Array) -> Array:
+    return np.concatenate([special.softmax(part) if part.size else part for part in np.split(x, start[1:-1])])
+
+
+def csr_attention(q: Array, k: Array, v: Array, ptr: Array, row: Array, col: Array) -> Array:
+    """As dense attention with a mask; each edge counts, also one that comes twice."""
+    nodes, heads, width = q.shape
+    y = np.zeros((nodes, heads, v.shape[2]))
+    for n, h in itertools.product(range(nodes), range(heads)):
+        there = col[ptr[n] : ptr[n + 1]]
+        if there.size:
+            y[n, h] = special.softmax(k[there, h] @ q[n, h] / np.sqrt(width)) @ v[there, h]
+    return y
+
+
+def int4_matmul(x: Array, q: Array, scale: Array, zero: Array, G: int = 128) -> Array:
+    """The bits as NumPy unpacks them."""
+
+    def nibbles(words: Array) -> Array:
+        """Eight numbers for each word, along the last axis, the lowest bits first."""
+        pairs = np.ascontiguousarray(words, "<u4").view(np.uint8).reshape(*words.shape, 4)
+        return np.stack([pairs & 15, pairs >> 4], -1).reshape(*words.shape[:-1], -1).astype("f8")
+
+    whole = nibbles(q.T).T
+    return x @ ((whole - np.repeat(nibbles(zero), G, 0)) * np.repeat(scale, G, 0))
+
+
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
