@@ -139,7 +139,8 @@ class Expressions:
         if plain:
             self.covered.update(at)
         text = f"{t.name}[{', '.join(at)}]" if at else t.name
-        return text if t.dtype == self.compute else f"{self.compute}({text})"
+        mixes = t.dtype in ("f16", "bf16") and self.seed % 2  # nothing is lost: no cast
+        return text if mixes or t.dtype == self.compute else f"{self.compute}({text})"
 
     def leaf(self, axes: Axes) -> str:
         if axes and self.rng.random() < 0.08:

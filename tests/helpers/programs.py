@@ -42,8 +42,11 @@ class _Maker(Expressions):
                 break
         if self.rng.random() < 0.04:
             self.sizes[self.rng.choice(names)] = 0
-        for n in names:  # every size follows from an argument
-            self.new_input(self.float, (n, *self.rng.sample(names, self.rng.choice([0, 1, 1]))))
+        other = {"f16": "bf16", "bf16": "f32"}.get(self.float, self.float) if self.seed % 2 else self.float
+        for k, n in enumerate(names):  # every size follows from an argument
+            self.new_input(
+                other if k == 1 else self.float, (n, *self.rng.sample(names, self.rng.choice([0, 1, 1])))
+            )
         for _ in range(self.rng.randint(3, 8)):
             self.statement()
         return self.program()

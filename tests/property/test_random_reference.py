@@ -87,6 +87,11 @@ def test_programs_are_varied_and_small() -> None:
     assert len(set(texts)) > 190
 
 
+def test_programs_mix_floats_of_16_bits_without_casts() -> None:
+    texts = [random_program(seed).text for seed in range(1, 200, 2)]
+    assert sum(": f16[" in t and ": bf16[" in t for t in texts) >= 5
+
+
 def test_planted_errors_are_caught() -> None:
     """An error of 0.3 % of the largest element of a float32 or float64 result shows, mostly."""
     caught = tried = 0

@@ -27,7 +27,7 @@ from polyfuse.frontend_dsl.semantics.signature import size_names
 from polyfuse.frontend_dsl.semantics.size_algebra import Facts, constant, divide, simplify, solve
 from polyfuse.frontend_dsl.semantics.size_algebra import to_index as poly_index
 from polyfuse.frontend_dsl.semantics.typer import Typer
-from polyfuse.frontend_dsl.semantics.weak_types import BOTTOM, SOFT, Ty, assignable, hard, join
+from polyfuse.frontend_dsl.semantics.weak_types import BOTTOM, SOFT, Ty, agree, assignable, hard
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.names import (
     GENERIC_KINDS,
@@ -480,7 +480,7 @@ class _Call:
                 allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[name], ())))
                 message = f"'{a.param.name}' of '{op.name}' is {dtype}, but {name} is one of {allowed}"
                 raise self._error("PF205", message, a.span)
-            met = join(found.get(name, BOTTOM), a.ty)
+            met = agree(found.get(name, BOTTOM), a.ty)
             if met is None:
                 other = because[name]
                 raise self._error(

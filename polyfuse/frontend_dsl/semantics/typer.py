@@ -38,7 +38,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     number_hint,
     reduction_form,
 )
-from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32
+from polyfuse.ir.dtypes import BY_NAME, F32
 from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.ir.ops import ARG_REDUCTIONS, OPS, PLACED
 from polyfuse.source import CalledSpan, Span
@@ -456,8 +456,6 @@ def _cast_to(a: Ty, b: Ty) -> str:
     """Which of two values of different dtypes to cast: the narrower float, the integer beside a float."""
     if a.is_float and b.is_float:
         narrow, wide = sorted((a, b), key=lambda t: F32.bits if t.dtype is None else t.dtype.bits)
-        if wide.dtype in (F16, BF16):
-            return "cast both, as in f32(...)"
         return f"cast the {narrow} side, as in {wide}(...)"
     return f"cast one of them, as in {a if a.is_float else b}(...)"
 

@@ -4,19 +4,19 @@
        | ERROR             an error was reported; agrees with everything
        | WEAK_INT          integer literals, sizes, index values
        | WEAK_FLOAT        float literals, and weak integers in float functions
-       | SOFT              f32 that came from f16 or bf16 operands
+       | SOFT              f32 that came from operands of f16, bf16
        | a dtype
 
-`join` is the type two operands meet in.  f16 and bf16 values are computed in f32, so the result of an
-operation on them is SOFT: it meets f16, bf16 and f32 operands alike, while an f16 tensor does not meet
-an f32 tensor without a cast.
+`join` is the type two operands meet in.  f16, bf16 and f32 values are computed in f32, where nothing of them
+is lost: they meet in SOFT.  `agree` is stricter: a generic stands for one dtype, which an f16 and an f32
+tensor are not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.ir.dtypes import BF16, BOOL, F16, F32, I64, DType
+from polyfuse.ir.dtypes import BOOL, F32, I64, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def hard(dtype: DType) -> Ty:
     return Ty("dtype", dtype)
 
 
-def join(a: Ty, b: Ty) -> Ty | None:
-    """The type in which `a` and `b` meet, or None if a cast is needed."""
+def agree(a: Ty, b: Ty) -> Ty | None:
+    """The type that `a` and `b` both are, literals and computed f32 taken as what they meet; else None."""
     if a.kind == "error" or b.kind == "error":
         return ERROR
     if a == b or b.kind == "bottom":
@@ -90,15 +90,27 @@ def join(a: Ty, b: Ty) -> Ty | None:
         if weak.is_weak:
             fits = other.is_float or (other.is_integer and weak.kind == "weak int")
             return other if fits else None
-    for soft, other in ((a, b), (b, a)):
-        if soft.kind == "soft":
-            return SOFT if other.dtype in (F16, BF16, F32) else None
-    return None
+    soft = "soft" in (a.kind, b.kind)
+    return SOFT if soft and _is_in_f32(a) and _is_in_f32(b) else None
+
+
+def join(a: Ty, b: Ty) -> Ty | None:
+    """The type in which the operands `a` and `b` meet, or None if a cast is needed.
+
+    Where both are computed in f32, nothing is lost: that is what they meet in.
+    """
+    met = agree(a, b)
+    return SOFT if met is None and _is_in_f32(a) and _is_in_f32(b) else met
+
+
+def _is_in_f32(t: Ty) -> bool:
+    """Whether values of the type are computed in f32."""
+    return t.kind == "soft" or (t.dtype is not None and t.dtype.compute is F32)
 
 
 def computed(t: Ty) -> Ty:
     """The type of an operation's result on operands that meet in `t`."""
-    return SOFT if t.dtype in (F16, BF16) else t
+    return SOFT if _is_in_f32(t) and t.dtype is not F32 else t
 
 
 def assignable(value: Ty, target: DType) -> bool:
@@ -106,8 +118,6 @@ def assignable(value: Ty, target: DType) -> bool:
 
     Computed f32 may go to f16 and bf16 (rounding there), and their values to f32.
     """
-    met = join(value, hard(target))
-    if met is not None:
+    if agree(value, hard(target)) is not None:
         return True
-    pair = {value.dtype, target}
-    return F32 in pair and bool(pair & {F16, BF16})
+    return F32 in (value.dtype, target) and _is_in_f32(value) and target.compute is F32
