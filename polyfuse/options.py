@@ -22,6 +22,7 @@ Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
 Sizes = Literal["fixed", "auto", "open"]
+Scan = Literal["ordered", "parallel"]
 TUNE: tuple[str, ...] = get_args(Tune)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
@@ -198,6 +199,9 @@ class Options:
     tune_budget: the most seconds that this may take; None means 4 on a CPU and 10 on a GPU.  tuned: a file of
     choices that were measured before (`Compiled.keep_tuning`); what it has is taken, not measured.
 
+    scan: "ordered" keeps the order of recurrences that are written out; "parallel" lets linear ones of few
+    rows run in chunks, within the bound of a sum of as many terms.
+
     math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
     "precise" as exactly as the target can.
 
@@ -239,6 +243,7 @@ class Options:
     library: Library = "auto"
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
     math: Math = field(default_factory=math_from_environment)
+    scan: Scan = "ordered"
     plan: GpuPlan | None = None
     sizes: Sizes = field(default_factory=sizes_from_environment)
 
@@ -249,6 +254,7 @@ class Options:
             ("library", get_args(Library)),
             ("math", get_args(Math)),
             ("sizes", get_args(Sizes)),
+            ("scan", get_args(Scan)),
         ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")

@@ -242,6 +242,7 @@ class Compilation:
                 ("judged by", _compiler() if self.target == "cuda" else ""),
                 ("strided", ",".join(sorted(self.layouts.strided))),
                 ("orders", repr(sorted(self.layouts.orders.items()))),
+                ("scan", self.options.scan),
             ]
         )
 
@@ -262,7 +263,8 @@ class Compilation:
         # TensorGraph -> TensorGraph (without what it need not compute)
         checked, own = must_report(self.options, self.target), self.knobs
         online = self.stitching is not None and self.stitching.online is not False
-        cx = GraphContext(found, self.machine, own.on, checked, self.layouts.strided, online, own.disabled)
+        strided, parallel = self.layouts.strided, self.options.scan == "parallel"
+        cx = GraphContext(found, self.machine, own.on, checked, strided, online, own.disabled, parallel)
         fixed = step("clean", lambda: prepared(specific, cx))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))

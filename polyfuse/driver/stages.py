@@ -59,7 +59,10 @@ class Specialized:
         # Each piece is called with arrays as they are.
         given = frozenset(t.name for t in self.graph.tensors if t.role is not Role.TEMP)
         report = must_report(chosen, made_for)
-        cx = GraphContext(found, machine, knobs.on, report, given, disabled=knobs.disabled)
+        parallel = chosen.scan == "parallel"
+        cx = GraphContext(
+            found, machine, knobs.on, report, given, disabled=knobs.disabled, parallel_scans=parallel
+        )
         graph = prepared(self.graph, cx)
         pieces = cut_off(graph, cut.clusters(graph, found, machine, core=knobs.core))
         return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)

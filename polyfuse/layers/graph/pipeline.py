@@ -24,7 +24,7 @@ from polyfuse.layers.graph.inline import inline_chosen
 from polyfuse.layers.graph.quantized import with_one_sign
 from polyfuse.layers.graph.reindex.div_mod_dims import split_div_mod_dims
 from polyfuse.layers.graph.reindex.factor_rows import collapse_factor_rows
-from polyfuse.layers.graph.scans.rewrite import scans
+from polyfuse.layers.graph.scans.rewrite import parallel_recurrences, scans
 from polyfuse.layers.graph.unroll_dims import unroll_reductions, unroll_short_dims, unroll_short_rows
 
 
@@ -34,6 +34,7 @@ class GraphContext:
 
     checked: nothing that a checked build reports goes away.  strided: tensors whose memory is not dense.
     online: may reductions of a row be made in one pass?  disabled: names of passes that are switched off.
+    parallel_scans: may linear recurrences lose their order?
     """
 
     decisions: list[Decision]
@@ -43,6 +44,7 @@ class GraphContext:
     strided: frozenset[str] = frozenset()
     online: bool = True
     disabled: tuple[str, ...] = ()
+    parallel_scans: bool = False
 
     @property
     def threads(self) -> int:
@@ -78,6 +80,10 @@ def _factoring_told(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
     return graph
 
 
+def _parallel_recurrences(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
+    return parallel_recurrences(graph, cx.decisions, cx.target) if cx.parallel_scans else graph
+
+
 def _grouped(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
     device = table_cpu(cx.threads) if cx.online else None
     return grouped_columns(graph, cx.decisions, cx.strided, device)
@@ -93,6 +99,12 @@ GRAPH_PASSES = (
         "scans",
         "reductions over ranges that grow with an index are scans: O(n) in place of O(n^2)",
         lambda g, cx: scans(g, cx.decisions, cx.target),
+        True,
+    ),
+    GraphPass(
+        "scans:recurrences",
+        "linear recurrences of few rows are chunks that run at once, where `scan` allows it",
+        _parallel_recurrences,
         True,
     ),
     GraphPass(

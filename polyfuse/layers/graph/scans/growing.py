@@ -30,7 +30,14 @@ from polyfuse.ir.linear import simplify
 from polyfuse.ir.tensor_graph import Const, Expr, IterDim, Purpose
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.layers.graph.scans.ranges import Moving, ranges_of
-from polyfuse.layers.graph.scans.statements import Rewrite, cast, collected, value_of, with_bounds
+from polyfuse.layers.graph.scans.statements import (
+    Rewrite,
+    cast,
+    collected,
+    inside_chunk,
+    value_of,
+    with_bounds,
+)
 
 # Steps of a sum in double precision that make it long, since there is no wider type.
 LONG_DOUBLE = 4096
@@ -154,7 +161,7 @@ class Scan(Rewrite):
         steps, chunks = self.steps, -(-self.steps.count // chunk)
         k, i = (IVar(fresh_name(self.made.graph, n)) for n in ("k", "i"))
         every = IterDim(k.name, IConst(0), IConst(chunks))
-        inside = IterDim(i.name, IConst(0), _inside(k, chunk, steps.count))
+        inside = IterDim(i.name, IConst(0), inside_chunk(k, chunk, steps.count))
 
         def term(within: IndexExpr) -> Expr:
             return self.term(collected(steps.begin + steps.sign * (k * chunk + within)))
@@ -184,11 +191,6 @@ class Scan(Rewrite):
             self.finish(self.rows, start, IConst(steps.begin - steps.sign))
         at = collected(steps.begin + steps.sign * (k * chunk + i))
         self.finish(self.dims(every, inside), self.read(scan, k, i), at)
-
-
-def _inside(number: IndexExpr, chunk: int, count: int) -> IndexExpr:
-    """The end of a chunk, counted from where it begins."""
-    return IConst(chunk) if count % chunk == 0 else binary("min", chunk, count - number * chunk)
 
 
 def _without(d: IterDim, value: int) -> IterDim:

@@ -1,4 +1,4 @@
-"""Reductions over ranges that move become scans: which ones, and in which form.
+"""Reductions over ranges that move become scans: which ones, and in which form; recurrences in chunks.
 
 A range that grows fewer times than FEWEST stays as it is: lanes reduce all of its terms at once.  So does a
 window of few terms (`layers.graph.domains`).
@@ -6,12 +6,15 @@ window of few terms (`layers.graph.domains`).
 
 from __future__ import annotations
 
+from math import prod
+
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import F64
 from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import IterDim, TensorGraph
 from polyfuse.layers.graph.domains import MOST_TERMS
 from polyfuse.layers.graph.scans.growing import LONG_DOUBLE, Scan
+from polyfuse.layers.graph.scans.linear_recurrences import Chunks, Recurrence, recurrences, start_of
 from polyfuse.layers.graph.scans.ranges import Moving, moving_ranges
 from polyfuse.layers.graph.scans.statements import Made, value_of
 from polyfuse.layers.graph.scans.windows import Blocks, Window, window_of
@@ -21,6 +24,8 @@ FEWEST = 8
 # Steps of a chunk, at least, and chunks of a row.
 SHORTEST_CHUNK = 64
 FEWEST_CHUNKS = 4
+# Chunks of a linear recurrence, for each worker: lanes are chunks.
+CHUNKS_OF_WORKER = 16
 # What the blocks of a window of many terms save, at least: it has so many times as many terms as it moves on.
 OVERLAP = 4
 
@@ -80,19 +85,60 @@ def _trip(d: IterDim) -> int:
     return max(0, value_of(d.upper) - value_of(d.lower))
 
 
+def parallel_recurrences(graph: TensorGraph, decisions: list[Decision], target: Target) -> TensorGraph:
+    """The graph with linear recurrences of few rows in chunks that run at once, at known sizes."""
+    if graph.sizes:
+        return graph
+    for found in list(recurrences(graph)):
+        if not isinstance(found, Recurrence):
+            s, why = found
+            decisions.append(Decision("parallel recurrence", s.name, False, why))
+            continue
+        s = found.statement
+        chunk, why = _chunk_of_recurrence(found, target)
+        start = start_of(graph, found)
+        if start is None:
+            chunk, why = (
+                0,
+                "the state before its first step has several definitions, or one that reduces",
+            )
+        decisions.append(Decision("parallel recurrence", s.name, chunk > 0, why))
+        if chunk and start is not None:
+            made = Made(graph, s)
+            Chunks(made, Moving(s, found.over, found.over, 0, found.by), found, chunk, start).write()
+            graph = made.result()
+    return graph
+
+
+def _chunk_of_recurrence(r: Recurrence, target: Target) -> tuple[int, str]:
+    """Into which chunks a recurrence is cut, 0 if it keeps its order; and why."""
+    rows, dtype = prod(_trip(d) for d in r.statement.dims if d != r.over), r.statement.expr.dtype
+    if dtype is F64 and r.factor is not None:
+        return 0, "products of its factors have no type wider than f64"
+    if rows >= target.rows_at_once:
+        return 0, f"{rows} rows are enough for all workers"
+    if not rows or r.count < FEWEST_CHUNKS * SHORTEST_CHUNK:
+        return 0, f"{r.count} steps are few"
+    chunk = max(_near(r.count), r.count // (CHUNKS_OF_WORKER * target.rows_at_once))
+    told = "within the bound of a sum of as many terms"
+    return chunk, f"{-(-r.count // chunk)} chunks of {chunk} steps along {r.over.name}, {told}"
+
+
+def _near(count: int) -> int:
+    """A length of chunks of which there are about as many."""
+    return max(SHORTEST_CHUNK, 1 << ((count - 1).bit_length() // 2))
+
+
 def chunk_of(scan: Scan, target: Target) -> tuple[int, str]:
     """Into which chunks rows are cut, 0 if they stay whole; and why.
 
     Chunks of as many steps as there are chunks lose least where steps round. What a CPU's few threads share
     are pieces as long as can be.
     """
-    count, rows = scan.steps.count, 1
-    for d in scan.rows:
-        rows *= _trip(d)
+    count, rows = scan.steps.count, prod(map(_trip, scan.rows))
     if scan.reduction == "prod" or count < FEWEST_CHUNKS * SHORTEST_CHUNK or not rows:
         return 0, ""
-    near = max(SHORTEST_CHUNK, 1 << ((count - 1).bit_length() // 2))
-    workers = target.rows_at_once
+    near, workers = _near(count), target.rows_at_once
     if rows < workers:
         return max(near, count // (FEWEST_CHUNKS * workers)), f"since {rows} rows are few"
     if scan.reduction == "sum" and scan.dtype is F64 and count > LONG_DOUBLE:

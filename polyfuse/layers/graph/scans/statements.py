@@ -180,6 +180,11 @@ def with_bounds(d: IterDim, change: Callable[[IndexExpr], IndexExpr]) -> IterDim
     return replace(d, lower=change(d.lower), upper=change(d.upper))
 
 
+def inside_chunk(number: IndexExpr, chunk: int, count: int) -> IndexExpr:
+    """The end of a chunk, counted from where it begins."""
+    return IConst(chunk) if count % chunk == 0 else binary("min", chunk, count - number * chunk)
+
+
 def collected(e: IndexExpr) -> IndexExpr:
     """An equal bound with like terms collected."""
     match e:

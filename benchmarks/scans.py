@@ -1,0 +1,175 @@
+"""Scans beside PyTorch, NumPy, JAX and a copy: `python -m benchmarks.scans [--threads N] [--rounds N]`.
+
+Running sums, sliding maxima and linear recurrences of few long rows.  Each contender is a process of its own
+that computes on request, so that they take turns; a figure is the median over rounds of the fastest call in a
+turn.  *copy* is our program ``y[b, t] = x[b, t]``.  Contenders that are not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from benchmarks.turns import OURS, Child, ContenderError, environment, fastest, serve
+
+COPY = "copy"
+NEEDS = {COPY: "polyfuse", OURS: "polyfuse", "NumPy": "numpy", "PyTorch": "torch", "jax.jit": "jax"}
+WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operator over rows, and what others call it."""
+
+    what: str
+    rows: int
+    columns: int
+    parallel: bool = False
+
+    @property
+    def label(self) -> str:
+        """For a row of the table."""
+        return f"{self.what} {self.rows} x {self.columns}"
+
+    def arrays(self) -> list[Any]:
+        """Arguments: one array, two of a linear recurrence."""
+        import numpy as np
+
+        from benchmarks.workload import at_line
+
+        rng, shape = np.random.default_rng(0), (self.rows, self.columns)
+        x = at_line(rng.standard_normal(shape, "f4"))
+        return [x, at_line(rng.random(shape, "f4"))] if self.what == "recurrence" else [x]
+
+
+TEXTS = {
+    COPY: "op f(x: f32[B, T]) -> (y: f32[B, T]) { y[b, t] = x[b, t] }",
+    "cumsum": "op f(x: f32[B, T]) -> (y: f32[B, T]) { y[b, t] = sum[s in 0..t+1](x[b, s]) }",
+    "sliding max": f"""op f(x: f32[B, T]) -> (y: f32[B, T]) {{
+  y[b, t] = max[s in max(t - {WIDTH - 1}, 0)..t+1](x[b, s])
+}}""",
+}
+SHAPES = ((64, 65536), (8, 1 << 20))
+CASES = tuple(Case(what, *shape) for what in TEXTS if what != COPY for shape in SHAPES)
+
+
+def call_of(peer: str, case: Case, threads: int) -> Callable[[], Any]:
+    """A call of a case."""
+    given = case.arrays()
+    match peer:
+        case "polyfuse" | "copy":
+            import polyfuse as pf
+
+            text = TEXTS[case.what] if peer == OURS else TEXTS[COPY]
+            f = pf.compile(text, options=pf.Options(threads=threads, progress=False))
+            return f.bind(*(given if peer == OURS else given[:1]))
+        case "NumPy":
+            return _numpy_call(case, *given)
+        case "PyTorch":
+            return _torch_call(case, threads, *given)
+        case _:
+            return _jax_call(case, *given)
+
+
+def _numpy_call(case: Case, x: Any) -> Callable[[], Any]:
+    import numpy as np
+
+    if case.what == "cumsum":
+        return lambda: np.cumsum(x, -1)
+    from scipy.ndimage import maximum_filter1d
+
+    behind = (WIDTH - 1) // 2
+    return lambda: maximum_filter1d(x, WIDTH, -1, mode="constant", cval=-np.inf, origin=behind)
+
+
+def _torch_call(case: Case, threads: int, x: Any) -> Callable[[], Any]:
+    import torch
+    from torch.nn.functional import max_pool1d, pad
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    t = torch.from_numpy(x)
+    if case.what == "cumsum":
+        return lambda: torch.cumsum(t, -1)
+    return lambda: max_pool1d(pad(t, (WIDTH - 1, 0), value=float("-inf")), WIDTH, 1)
+
+
+def _jax_call(case: Case, x: Any) -> Callable[[], Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def sliding(x: Any) -> Any:
+        pads = ((0, 0), (WIDTH - 1, 0))
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, WIDTH), (1, 1), pads)
+
+    f = jax.jit((lambda x: jnp.cumsum(x, -1)) if case.what == "cumsum" else sliding)
+    given = jnp.asarray(x)
+    return lambda: f(given).block_until_ready()
+
+
+def table(threads: int, rounds: int) -> str:
+    """Milliseconds of all cases, as Markdown."""
+    peers = [p for p, library in NEEDS.items() if importlib.util.find_spec(library)]
+    lines = [
+        f"{threads} threads, f32, milliseconds; medians of {rounds} rounds.",
+        "",
+        f"| | {' | '.join(peers)} | by a copy |",
+        f"|---|{'---:|' * (len(peers) + 1)}",
+    ]
+    with ExitStack() as stack:
+        children = [stack.enter_context(_started(peer, threads)) for peer in peers]
+        for k, case in enumerate(CASES):
+            times = [[_turn(child, k) for child in children] for _ in range(rounds)]
+            found = dict(zip(peers, map(statistics.median, zip(*times, strict=True)), strict=True))
+            cells = " | ".join(f"{t * 1e3:.2f}" for t in found.values())
+            lines.append(f"| {case.label} | {cells} | {found[OURS] / found[COPY]:.2f} |")
+    return "\n".join(lines)
+
+
+def _turn(child: Child, case: int) -> float:
+    """Seconds; NaN where a contender cannot do it."""
+    try:
+        return float(child.ask(case=case))
+    except ContenderError as error:
+        print(error, file=sys.stderr)
+        return float("nan")
+
+
+def _started(peer: str, threads: int) -> Child:
+    return Child(peer, ["benchmarks.scans", "--serve", peer, str(threads)], environment(threads))
+
+
+def answer(peer: str, threads: int, inbox: int, outbox: int) -> None:
+    """Seconds of the fastest call in a turn, for each number of a case that comes in."""
+
+    @cache
+    def ready(k: int) -> Callable[[], Any]:
+        call = call_of(peer, CASES[k], threads)
+        call()
+        return call
+
+    serve(inbox, outbox, lambda: ({}, lambda command: fastest(ready(command["case"]))))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    print(table(chosen.threads, chosen.rounds))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        answer(sys.argv[2], *map(int, sys.argv[3:6]))
+    else:
+        main()
