@@ -144,6 +144,7 @@ class Purpose(Enum):
     VALUE = "value"
     INIT = "init"  # the first value of a total
     COPY = "copy"  # keeps a row near
+    PART = "part"  # of results side by side, which it is computed once for
     SCAN = "scan"  # adds a term to a total of those before, in an order that is free
 
 

@@ -148,7 +148,8 @@ def _columns(stages: Sequence[KernelGraph]) -> list[str]:
 
 def _statements(k: Kernel) -> list[str]:
     """What a kernel computes, without first values of totals and rows that are only kept."""
-    named = [s.name for s in k.graph.statements if s.purpose in (Purpose.VALUE, Purpose.SCAN)]
+    left_out = (Purpose.INIT, Purpose.COPY)
+    named = [s.name for s in k.graph.statements if s.purpose not in left_out]
     return list(dict.fromkeys(named))
 
 

@@ -59,7 +59,7 @@ def split_index_sets(graph: TensorGraph, decisions: list[Decision]) -> TensorGra
     statements: list[Statement] = []
     names = {s.name for s in graph.statements}
     for s in graph.statements:
-        pieces = _pieces(graph, s)
+        pieces = pieces_of(graph, s)
         if len(pieces) == 1 and pieces[0] is s:
             statements.append(s)
             continue
@@ -81,7 +81,7 @@ def _fresh(name: str, taken: set[str]) -> str:
     return name
 
 
-def _pieces(graph: TensorGraph, s: Statement) -> list[Statement]:
+def pieces_of(graph: TensorGraph, s: Statement) -> list[Statement]:
     """The statement in pieces; itself where no guard can be resolved, or too many pieces would result."""
     done: list[Statement] = []
     work = [s]

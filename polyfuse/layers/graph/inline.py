@@ -26,6 +26,7 @@ from polyfuse.ir.tensor_graph import (
     Index,
     IndexValue,
     IterDim,
+    Purpose,
     Read,
     Role,
     Select,
@@ -234,7 +235,7 @@ def inlinable(graph: TensorGraph, tensor: str) -> Statement | None:
     if t.role is not Role.TEMP or t.exact or len(writers) != 1:
         return None
     (s,) = writers
-    if s.reduction or s.write != tuple(IVar(d.name) for d in s.dims):
+    if s.purpose is Purpose.PART or s.reduction or s.write != tuple(IVar(d.name) for d in s.dims):
         return None
     if any(r.tensor == tensor for r in reads(s.expr)):
         return None

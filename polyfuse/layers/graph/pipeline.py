@@ -96,7 +96,7 @@ GRAPH_PASSES = (
         "inline:choices", "elements that data choose are computed where they are chosen", _inlined_choices
     ),
     GraphPass(
-        "scans",
+        "scans:ranges",
         "reductions over ranges that grow with an index are scans: O(n) in place of O(n^2)",
         lambda g, cx: scans(g, cx.decisions, cx.target),
         True,

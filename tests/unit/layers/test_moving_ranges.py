@@ -36,7 +36,7 @@ def written(
 
 def is_scan(right: str, **options: object) -> bool:
     graph, _ = written(right, **options)  # type: ignore[arg-type]
-    return any(s.purpose is Purpose.SCAN for s in graph.statements)
+    return any(s.purpose in (Purpose.SCAN, Purpose.PART) for s in graph.statements)
 
 
 SCANS = (
@@ -76,6 +76,28 @@ def test_these_are_scans(right: str) -> None:
 @pytest.mark.parametrize("right", OTHERS)
 def test_these_are_not(right: str) -> None:
     assert not is_scan(right)
+
+
+@pytest.mark.parametrize("length", [33, 35, 40, 64, 65, 100, 127])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_windows_along_memory_double(op: str, length: int) -> None:
+    """Of an extreme two overlap; of a sum each term is in one part."""
+    right = f"{op}[s in max(t - {length - 1}, 0)..min(t + 1, T)](x[b, s])"
+    graph, (decision,) = written(right, b=2, t=300)
+    assert "windows of 1, 2, 4" in decision.reason
+    x = np.random.default_rng(1).normal(size=(2, 300)).astype(np.float32)
+    arrays = {"x": x, "w": x[0], "k": np.zeros(300, np.int32)}
+    found = evaluate(graph, {}, arrays)["c"].value
+    reduce = np.max if op == "max" else np.sum
+    want = [reduce(x[:, max(t - length + 1, 0) : t + 1].astype(np.float64), 1) for t in range(300)]
+    np.testing.assert_allclose(found, np.stack(want, 1), rtol=1e-6)
+
+
+def test_windows_across_memory_are_two_scans() -> None:
+    text = "op f(x: f32[T, B]) -> (c: f32[T, B]) { c[t, b] = max[s in max(t - 99, 0)..t+1](x[s, b]) }"
+    decisions: list[Decision] = []
+    scans(fixed_graph(instantiate(parse_text(text), "f"), {"B": 9, "T": 400}), decisions, TWO)
+    assert "two scans for each of 4 blocks" in decisions[0].reason
 
 
 def test_a_reason_is_told() -> None:

@@ -17,7 +17,7 @@ from polyfuse.layers.graph.scans.growing import LONG_DOUBLE, Scan
 from polyfuse.layers.graph.scans.linear_recurrences import Chunks, Recurrence, recurrences, start_of
 from polyfuse.layers.graph.scans.ranges import Moving, moving_ranges
 from polyfuse.layers.graph.scans.statements import Made, value_of
-from polyfuse.layers.graph.scans.windows import Blocks, Window, window_of
+from polyfuse.layers.graph.scans.windows import Blocks, Doubling, Window, may_double, tile_of, window_of
 
 # Results of a growing range, at least.
 FEWEST = 8
@@ -56,17 +56,18 @@ def _written(made: Made, m: Moving, target: Target) -> str | None:
     if m.grows:
         return _grown(Scan(made, m), target) if _trip(m.over) >= FEWEST else None
     window = window_of(m)
-    return _in_blocks(Blocks(made, m, window)) if window is not None and _pays(window) else None
+    if window is None or not _pays(window):
+        return None
+    moves = f"a window of {window.length} moves with {m.over.name}"
+    if may_double(window, target.vector_loops):
+        Doubling(made, m, window).write()
+        return f"{moves}: windows of 1, 2, 4, ... terms for each tile of {tile_of(window)}"
+    Blocks(made, m, window).write()
+    return f"{moves}: two scans for each of {window.blocks} blocks"
 
 
 def _pays(w: Window) -> bool:
     return w.length > MOST_TERMS and w.length >= OVERLAP * w.step and w.count >= FEWEST
-
-
-def _in_blocks(blocks: Blocks) -> str:
-    blocks.write()
-    w = blocks.window
-    return f"a window of {w.length} moves with {w.moving.over.name}: two scans for each of {w.blocks} blocks"
 
 
 def _grown(scan: Scan, target: Target) -> str:

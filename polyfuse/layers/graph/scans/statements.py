@@ -26,6 +26,7 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     map_expr,
 )
+from polyfuse.layers.graph.domains import pieces_of
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.layers.graph.scans.ranges import Moving
 
@@ -62,12 +63,23 @@ class Made:
         """A statement, if it has instances."""
         if any(_is_empty(d) for d in dims if not d.reduce):
             return
-        wish = name or target
-        taken = {s.name for s in (*self.graph.statements, *self.statements) if s is not self.source}
-        while wish in taken or (wish == self.source.name and not name):
-            wish += "_"
-        s = Statement(wish, target, dims, write, expr, reduction, span=self.source.span, purpose=purpose)
+        free = self._free(name or target, not name)
+        s = Statement(free, target, dims, write, expr, reduction, span=self.source.span, purpose=purpose)
         self.statements.append(s)
+
+    def split(self) -> None:
+        """The last statement in pieces without conditions, where it can be."""
+        first, *more = pieces_of(self.graph, self.statements.pop())
+        self.statements.append(first)
+        for piece in more:
+            self.statements.append(replace(piece, name=self._free(first.name, True)))
+
+    def _free(self, wish: str, other: bool) -> str:
+        """A name that no statement has; `other` than that of the statement that goes."""
+        taken = {s.name for s in (*self.graph.statements, *self.statements) if s is not self.source}
+        while wish in taken or (wish == self.source.name and other):
+            wish += "_"
+        return wish
 
     def result(self) -> TensorGraph:
         """The graph with these in place of the statement."""

@@ -8,10 +8,19 @@ becomes, where e(q, r) is the element at W*q + r - W + 1, or the neutral element
 
 The window of a result is the end of one block and the begin of the next: nothing but its own elements is
 combined, so that infinities and NaN are those of the reduction, and nothing cancels.
+
+On a CPU, where results lie along memory, a tile of results has windows of two terms, of four, and so on in
+place of blocks: more operations, but lanes make sixteen of each at once.
+
+    y__terms[q, j] = e(q, j)
+    y__of2[q, j] = max(y__terms[q, j], y__terms[q, j + 1])
+    y__of4[q, j] = max(y__of2[q, j], y__of2[q, j + 2]), and so on
+    y[R*q + j] = max(y__of4[q, j], y__of4[q, j + 1])                a window of 5
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BOOL, I64
@@ -22,7 +31,11 @@ from polyfuse.ir.linear import Range, arms, interval, linear
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Purpose, Select
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.layers.graph.scans.ranges import Moving, ranges_of
-from polyfuse.layers.graph.scans.statements import Rewrite, cast, collected, value_of
+from polyfuse.layers.graph.scans.statements import Rewrite, cast, collected, inside_chunk, value_of
+
+# Results of a tile of windows of twice as many terms, at least; terms of a window, at most.
+SHORTEST_TILE = 1024
+LONGEST_DOUBLED = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,55 +99,15 @@ def window_of(m: Moving) -> Window | None:
 
 
 @dataclass(slots=True)
-class Blocks(Rewrite):
-    """The statements of a window. `terms` is the tensor of what is reduced, if it is kept."""
+class _Elements(Rewrite):
+    """What a window reduces. `terms` is the tensor of it, if it is kept."""
 
     window: Window
     terms: str = ""
 
-    def write(self) -> None:
-        """Scans of the blocks from both ends, and the results."""
-        w, dtype = self.window, self.accumulator(self.window.length)
-        q, r = (IVar(fresh_name(self.made.graph, n)) for n in ("q", "r"))
-        every, inside = (
-            IterDim(q.name, IConst(0), IConst(w.blocks)),
-            IterDim(r.name, IConst(0), IConst(w.length)),
-        )
-        last = IConst(w.length - 1)
-
-        suffix = self.tensor("suffix", dtype, IConst(w.blocks), IConst(w.length))
-        self.made.add(
-            suffix, self.dims(every), self.place(q, last), cast(self.element(q, last, every), dtype)
-        )
-        before = replace(inside, upper=last)
-        step = self.combined(self.read(suffix, q, r + 1), self.element(q, r, every, before))
-        self.made.add(suffix, self.dims(every, before), self.place(q, r), step, purpose=Purpose.SCAN)
-
-        prefix = self.tensor("prefix", dtype, IConst(w.blocks), IConst(w.length))
-        nothing = Const(identity(self.reduction, dtype), dtype, self.source.span)
-        self.made.add(prefix, self.dims(every), self.place(q, IConst(0)), nothing)
-        later = replace(inside, lower=IConst(1))
-        step = self.combined(self.read(prefix, q, r - 1), self.element(q + 1, r - 1, every, later))
-        self.made.add(prefix, self.dims(every, later), self.place(q, r), step, purpose=Purpose.SCAN)
-        self._results(q, r, suffix, prefix)
-
-    def _results(self, q: IVar, r: IVar, suffix: str, prefix: str) -> None:
-        w = self.window
-        if w.step > 1:
-            at = collected(w.step * w.sign * (IVar(w.moving.over.name) - w.first))
-            there = (binary("//", at, w.length), binary("%", at, w.length))
-            self.finish(
-                self.moving.outer, self.combined(self.read(suffix, *there), self.read(prefix, *there))
-            )
-            return
-        end = IConst(w.length) if w.count % w.length == 0 else binary("min", w.length, w.count - q * w.length)
-        dims = self.dims(IterDim(q.name, IConst(0), IConst(w.blocks)), IterDim(r.name, IConst(0), end))
-        both = self.combined(self.read(suffix, q, r), self.read(prefix, q, r))
-        self.finish(dims, both, collected(w.first + w.sign * (q * w.length + r)))
-
-    def element(self, q: IndexExpr, r: IndexExpr, *dims: IterDim) -> Expr:
-        """What is reduced at a place of a block, for some dims; the neutral element where there is none."""
-        place, ranges = collected(q * self.window.length + r), ranges_of((*self.rows, *dims))
+    def element(self, place: IndexExpr, *dims: IterDim) -> Expr:
+        """What is reduced so far from the first term, for some dims; the neutral element where nothing is."""
+        place, ranges = collected(place), ranges_of((*self.rows, *dims))
         if not self.moving.others and not has_function(self.source.expr):
             s = collected(self.window.begin + place)
             _, term = self.terms_of(replace(self.moving.along, lower=s, upper=collected(s + 1)))
@@ -172,3 +145,119 @@ class Blocks(Rewrite):
             return term
         other = Const(identity(self.reduction, term.dtype), term.dtype, self.source.span)
         return Select(cond, term, other, term.dtype, self.source.span)
+
+
+@dataclass(slots=True)
+class Blocks(_Elements):
+    """The statements of a window as two scans for each block."""
+
+    def write(self) -> None:
+        """Scans of the blocks from both ends, and the results."""
+        w, dtype = self.window, self.accumulator(self.window.length)
+        q, r = (IVar(fresh_name(self.made.graph, n)) for n in ("q", "r"))
+        every, inside = (
+            IterDim(q.name, IConst(0), IConst(w.blocks)),
+            IterDim(r.name, IConst(0), IConst(w.length)),
+        )
+        last = IConst(w.length - 1)
+
+        suffix = self.tensor("suffix", dtype, IConst(w.blocks), IConst(w.length))
+        self.made.add(
+            suffix,
+            self.dims(every),
+            self.place(q, last),
+            cast(self.element(q * w.length + last, every), dtype),
+        )
+        before = replace(inside, upper=last)
+        step = self.combined(self.read(suffix, q, r + 1), self.element(q * w.length + r, every, before))
+        self.made.add(suffix, self.dims(every, before), self.place(q, r), step, purpose=Purpose.SCAN)
+
+        prefix = self.tensor("prefix", dtype, IConst(w.blocks), IConst(w.length))
+        nothing = Const(identity(self.reduction, dtype), dtype, self.source.span)
+        self.made.add(prefix, self.dims(every), self.place(q, IConst(0)), nothing)
+        later = replace(inside, lower=IConst(1))
+        step = self.combined(
+            self.read(prefix, q, r - 1), self.element((q + 1) * w.length + r - 1, every, later)
+        )
+        self.made.add(prefix, self.dims(every, later), self.place(q, r), step, purpose=Purpose.SCAN)
+        self._results(q, r, suffix, prefix)
+
+    def _results(self, q: IVar, r: IVar, suffix: str, prefix: str) -> None:
+        w = self.window
+        if w.step > 1:
+            at = collected(w.step * w.sign * (IVar(w.moving.over.name) - w.first))
+            there = (binary("//", at, w.length), binary("%", at, w.length))
+            self.finish(
+                self.moving.outer, self.combined(self.read(suffix, *there), self.read(prefix, *there))
+            )
+            return
+        end = IConst(w.length) if w.count % w.length == 0 else binary("min", w.length, w.count - q * w.length)
+        dims = self.dims(IterDim(q.name, IConst(0), IConst(w.blocks)), IterDim(r.name, IConst(0), end))
+        both = self.combined(self.read(suffix, q, r), self.read(prefix, q, r))
+        self.finish(dims, both, collected(w.first + w.sign * (q * w.length + r)))
+
+
+@dataclass(slots=True)
+class Doubling(_Elements):
+    """The statements of a window as windows of one, two, four terms, and so on, tile by tile."""
+
+    def write(self) -> None:
+        """Windows up to the length, and the results."""
+        w, q, j = self.window, *(IVar(fresh_name(self.made.graph, n)) for n in ("q", "j"))
+        tile = tile_of(w)
+        tiles = -(-w.count // tile)
+        every = IterDim(q.name, IConst(0), IConst(tiles))
+
+        def along(terms: int) -> IterDim:
+            """The windows of so many terms that a tile needs."""
+            return IterDim(j.name, IConst(0), IConst(tile + w.length - terms))
+
+        levels = [self.tensor("terms", self.dtype, every.upper, along(1).upper)]
+        first = self.element(q * tile + j, every, along(1))
+        self.made.add(levels[0], self.dims(every, along(1)), self.place(q, j), first)
+        self.made.split()  # lanes load without conditions
+        while 2 ** len(levels) < w.length:
+            terms = 2 ** len(levels)
+            level = self.tensor(f"of{terms}", self.dtype, every.upper, along(terms).upper)
+            halves = (self.read(levels[-1], q, collected(j + at)) for at in (0, terms // 2))
+            value = self.combined(*halves)
+            dims = self.dims(every, along(terms))
+            self.made.add(level, dims, self.place(q, j), value, purpose=Purpose.PART)
+            levels.append(level)
+        total: Expr | None = None
+        for level, at in self._parts(levels):
+            part = self.read(level, q, collected(j + at))
+            total = part if total is None else self.combined(total, part)
+        assert total is not None
+        inside = IterDim(j.name, IConst(0), inside_chunk(q, tile, w.count))
+        self.finish(self.dims(every, inside), total, collected(w.first + w.sign * (q * tile + j)))
+
+    def _parts(self, levels: list[str]) -> Iterator[tuple[str, int]]:
+        """Windows that are the whole one together, and where they begin. Those of extremes overlap."""
+        length, longest = self.window.length, 2 ** (len(levels) - 1)
+        if self.reduction != "sum" or length == 2 * longest:
+            yield from ((levels[-1], 0), (levels[-1], length - longest))
+            return
+        at = 0
+        for k, level in reversed(list(enumerate(levels))):
+            if length & 2**k:
+                yield level, at
+                at += 2**k
+
+
+def tile_of(w: Window) -> int:
+    """Results of a tile: many for each window that two tiles compute, few enough for caches."""
+    return min(max(SHORTEST_TILE, 8 * w.length), w.count)
+
+
+def may_double(w: Window, lanes: bool) -> bool:
+    """Are a few operations of lanes for each result faster than three in order? They are where results lie
+    along memory; products of parts may overflow where that of the window does not."""
+    along = w.moving.statement.write[-1] == IVar(w.moving.over.name)
+    return (
+        lanes
+        and along
+        and w.step == 1
+        and w.length <= LONGEST_DOUBLED
+        and w.moving.statement.reduction != "prod"
+    )
