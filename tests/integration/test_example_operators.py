@@ -15,7 +15,7 @@ import pytest
 from operator_cases import CASES, FOLDER, OperatorCase
 from targets import DEVICES, Call, compare_results, told_apart
 from thinned import thinned
-from ways import WAYS, check
+from ways import WAYS, check, first_failure
 
 from polyfuse.checking import check_text
 from polyfuse.codegen.cuda.emit import emit_cuda_together
@@ -113,6 +113,24 @@ def compile_for_gpus(calls: list[Call], ways: list[tuple[GpuTarget, bool, bool]]
 needs_cuda = pytest.mark.skipif(
     NO_CUDA, reason="neither NVRTC (pip install nvidia-cuda-nvrtc-cu12) nor nvcc is here"
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("values", [(np.nan,), (np.inf, -np.inf)], ids=["nan", "infinities"])
+def test_special_values_agree(file: str, values: tuple[float, ...]) -> None:
+    """One of each float argument is such a value. What then hangs on a comparison may be anything."""
+    rng, dice = np.random.default_rng(len(file)), random.Random(file)
+    calls = [call_of(case) for case in CASES if case.file == file]
+    for call in calls:
+        for name, array in call.inputs.items():
+            if array.dtype.kind == "f" and array.ndim:
+                call.inputs[name] = array.copy()
+                for value in values:
+                    call.inputs[name].flat[rng.integers(array.size)] = value
+    ways = [dice.choice([w for w in WAYS if w.stitched and w.on_cpu == x]) for x in (True, False)]
+    failure = first_failure([(call, way) for call in calls for way in ways], vague=True)
+    assert failure is None, str(failure)
 
 
 @needs_cuda
