@@ -6,6 +6,7 @@ sixteen ways, drawn by its name, and some by the CUDA compiler; `make test-all` 
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -21,9 +22,11 @@ from polyfuse.checking import check_text
 from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.index_expr import evaluate as evaluate_index
 from polyfuse.ir.target import GpuTarget
-from polyfuse.ir.tensor_graph import Role
+from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.runtime.cuda.compiler import compile_cuda, find_nvcc, find_nvrtc
+from polyfuse.runtime.inputs import fits
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 from polyfuse.runtime.reference.evaluate import evaluate
 
@@ -131,6 +134,31 @@ def test_special_values_agree(file: str, values: tuple[float, ...]) -> None:
     ways = [dice.choice([w for w in WAYS if w.stitched and w.on_cpu == x]) for x in (True, False)]
     failure = first_failure([(call, way) for call in calls for way in ways], vague=True)
     assert failure is None, str(failure)
+
+
+def smallest_sizes(graph: TensorGraph, least: int) -> dict[str, int] | None:
+    """Sizes of at least so much that the operator takes, with the least sum."""
+    choices = itertools.product(range(least, least + 3), repeat=len(graph.sizes))
+    found = (dict(zip(graph.sizes, values, strict=True)) for values in sorted(choices, key=sum))
+    return next((sizes for sizes in found if fits(graph, sizes)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES[::2], ids=str)
+@pytest.mark.parametrize("least", [0, 1])
+def test_smallest_sizes_agree(case: OperatorCase, least: int) -> None:
+    """Without elements, and with one where there have to be some; integers are 0."""
+    graph = case.graph()
+    sizes = smallest_sizes(graph, least)
+    if sizes is None:
+        pytest.skip("sizes of this operator are larger")
+    rng, inputs = np.random.default_rng(least), {}
+    for t in (t for t in graph.tensors if t.role in (Role.INPUT, Role.INOUT)):
+        values = rng.uniform(0.2, 1.8, [evaluate_index(e, sizes) for e in t.shape])
+        inputs[t.name] = (values if t.dtype.is_float else np.zeros_like(values)).astype(t.dtype.numpy)
+    call = Call(f"{case.op} at {sizes}", case.op, graph, sizes, inputs)
+    dice = random.Random(str(case))
+    check([(call, dice.choice([w for w in WAYS if w.on_cpu == x])) for x in (True, False)])
 
 
 @needs_cuda
