@@ -14,7 +14,7 @@ from pygments.lexer import RegexLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
 from polyfuse.frontend_dsl.syntax.grammar_file import grammar_text
-from polyfuse.frontend_dsl.syntax.names import CONSTANTS, FUNCTIONS, OLD, REDUCTIONS
+from polyfuse.frontend_dsl.syntax.names import CONSTANTS, REDUCTIONS, WORDS
 from polyfuse.ir.dtypes import BY_NAME
 
 DECLARING = ("op", "fn")
@@ -39,7 +39,7 @@ RULES: tuple[tuple[str, str, object], ...] = (
     (_words(BY_NAME), "storage.type", Keyword.Type),
     (_words(KEYWORDS), "keyword.control", Keyword),
     (_words(REDUCTIONS) + r"(?=\[)", "support.function.reduction", Name.Builtin),
-    (_words((*FUNCTIONS, *REDUCTIONS, OLD)) + r"(?=\()", "support.function", Name.Builtin),
+    (_words((*WORDS, *REDUCTIONS)) + r"(?=\()", "support.function", Name.Builtin),
     (rf"\b{NAME}(?=\()", "entity.name.function", Name.Function),
     (r"\b[0-9][0-9_]*\.[0-9][0-9_]*(?:[eE][+-]?[0-9]+)?", "constant.numeric.float", Number.Float),
     (r"\b[0-9][0-9_]*[eE][+-]?[0-9]+", "constant.numeric.float", Number.Float),

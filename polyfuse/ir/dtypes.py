@@ -56,6 +56,11 @@ class DType:
         return low <= least and most <= high
 
     @property
+    def word(self) -> DType:
+        """The integers without a sign that are as wide."""
+        return BY_NAME[f"u{self.bits}"]
+
+    @property
     def compute(self) -> DType:
         """The type arithmetic happens in: f32 for the 16-bit floats, itself otherwise."""
         return F32 if self in (F16, BF16) else self

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Literal, TypeAlias
 
-from polyfuse.ir.dtypes import BOOL, DType
+from polyfuse.ir.dtypes import BOOL, F32, F64, U32, U64, DType
 
 Exactness = Literal["exact", "rounded", "approximate"]
 Ulp: TypeAlias = tuple[float, float]
@@ -36,6 +36,9 @@ class Takes(Enum):
     F32 = "f32"
     I32 = "i32"
     I64 = "i64"
+    U32 = "u32"
+    U64 = "u64"
+    WORDS = "u32 or u64"
 
     def has(self, dtype: DType) -> bool:
         """Is it one of these dtypes?"""
@@ -50,6 +53,8 @@ class Takes(Enum):
                 return dtype.is_bool
             case Takes.ANY:
                 return True
+            case Takes.WORDS:
+                return dtype in (U32, U64)
             case _:
                 return bool(dtype.name == self.value)
 
@@ -113,7 +118,8 @@ class Op:
     cost        the class of work
     cpu, gpu    weights, in additions of f32, where nobody has measured it
     traits      see `Trait`
-    gives_bool  the result is a bool; else it has the dtype of the operands
+    gives_bool  the result is a bool
+    gives       the dtypes of operands and, beside each, that of the result, where it is another
     called      the language calls it by its name: exp(x)
     many        and takes more operands: max(a, b, c)
     sign        how the language and texts of graphs write it: a + b, -x
@@ -141,6 +147,7 @@ class Op:
     gpu: float = 1
     traits: Trait = Trait.NONE
     gives_bool: bool = False
+    gives: tuple[tuple[DType, DType], ...] = ()
     called: bool = False
     many: bool = False
     sign: str = ""
@@ -162,7 +169,7 @@ class Op:
 
     def result(self, operand: DType) -> DType:
         """The dtype of the result."""
-        return BOOL if self.gives_bool else operand
+        return BOOL if self.gives_bool else dict(self.gives).get(operand, operand)
 
     def c_sign(self, dtype: DType) -> str:
         """C's operator for operands of a dtype; "" where a function of the prelude is called."""
@@ -337,6 +344,14 @@ _ROWS = (
     _binary("shl",      "<<", "",  "",  "left_shift",   _EXACT, takes=INTEGERS),
     _binary("shr",      ">>", "",  "",  "right_shift",  _EXACT, takes=INTEGERS),
     Op("bitnot", 1, INTEGERS, _EXACT, CHEAP, sign="~", numpy="invert"),
+    # The bits of a float, and back; those of an f16 in the lower half of a word.
+    Op("bits",          1, FLOATS,      _EXACT, CHEAP, gives=((F32, U32), (F64, U64))),
+    Op("bits_f16",      1, Takes.F32,   _EXACT, PLAIN, gives=((F32, U32),)),
+    Op("from_bits",     1, Takes.WORDS, _EXACT, CHEAP, gives=((U32, F32), (U64, F64))),
+    Op("from_bits_f16", 1, Takes.U32,   _EXACT, PLAIN, gives=((U32, F32),)),
+    # Random123's Philox: key, upper and lower half of the counter, which of its four words.
+    Op("philox4x32",    4, Takes.U64,   _EXACT, FUNCTION, 40, 40, gives=((U64, U32),), called=True,
+       yields=True),
     # What gives bools.
     #        name    takes    sign   C     negated  NumPy          traits
     _tested("lt",    NUMBERS, "<",   "<",  "ge",    "less"),

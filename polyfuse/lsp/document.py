@@ -21,8 +21,8 @@ from polyfuse.frontend_dsl.syntax.names import (
     CONSTANTS,
     FUNCTIONS,
     GENERIC_KINDS,
-    OLD,
     REDUCTIONS,
+    WORDS,
     Library,
     representative,
 )
@@ -231,7 +231,7 @@ class Document:
         return [*names, *self._words()]
 
     def _words(self) -> Iterator[Proposal]:
-        yield from (Proposal(n, "function", "function") for n in (*FUNCTIONS, OLD))
+        yield from (Proposal(n, "function", "function") for n in WORDS)
         yield from (Proposal(n, "function", f"{n}[i](...)") for n in REDUCTIONS)
         yield from (Proposal(n, "constant") for n in CONSTANTS)
         yield from (Proposal(n, "type") for n in BY_NAME)
@@ -245,7 +245,7 @@ def _names_around(text: str, begin: int) -> list[str]:
     """The names written in the operator that begins at a place."""
     end = re.compile(r"^\s*op\b", re.M).search(text, begin + 4)
     code = re.sub(r"#[^\n]*", "", text[begin : end.start() if end else len(text)])
-    known = {*FUNCTIONS, *REDUCTIONS, *BY_NAME, *KEYWORDS, *_KINDS, "op", "inout", "where"}
+    known = {*WORDS, *REDUCTIONS, *BY_NAME, *KEYWORDS, *_KINDS, "op", "inout", "where"}
     return [n for n in dict.fromkeys(_IDENTIFIER.findall(code)) if n not in known]
 
 

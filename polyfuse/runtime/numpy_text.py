@@ -314,7 +314,8 @@ def factors_of(e: Expr) -> list[Expr] | None:
 
 def helpers() -> dict[str, Any]:
     """The names that generated text uses."""
-    own = {o.name: FLOAT[o.name] for o in OPS.values() if o.called and not (o.numpy or o.baseline)}
+    mine = [o for o in OPS.values() if (o.called or o.gives) and not (o.numpy or o.baseline)]
+    own: dict[str, Any] = {o.name: FLOAT[o.name] for o in mine}
     own |= {o.name: found for o in OPS.values() if (found := _from_scipy(o)) is not None}
     return {"np": np, "view": _view, "matmul": _matmul, "placed": _placed, **own, "sigmoid": _sigmoid}
 

@@ -8,6 +8,7 @@ gradients by numerical differentiation of the forward function, so nothing of po
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -294,6 +295,29 @@ def softmax_dropout_backward_given(dy: Array, prob: Array, keep: Array, p: float
     return prob * (g - (g * prob).sum(-1, keepdims=True))
 
 
+def drawn(seed: int, stream: int, shape: tuple[int, ...]) -> Array:
+    """Uniform numbers of Philox4x32-10, one counter after the other."""
+    half, seed, stream = 2**32 - 1, int(seed), int(stream)
+
+    def number(i: int) -> float:
+        c, key = [i & half, i >> 32, stream & half, stream >> 32], [seed & half, seed >> 32]
+        for _ in range(10):
+            p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [q >> 32 ^ c[1] ^ key[0], q & half, p >> 32 ^ c[3] ^ key[1], p & half]
+            key = [key[0] + 0x9E3779B9 & half, key[1] + 0xBB67AE85 & half]
+        return float((c[0] >> 8) / 2**24)
+
+    return np.array([number(i) for i in range(math.prod(shape))]).reshape(shape)
+
+
+def random_dropout(x: Array, seed: int, stream: int = 0, p: float = 0.5) -> Array:
+    return dropout(x, drawn(seed, stream, x.shape) >= p, p)
+
+
+for _s in SHAPES:
+    add("random_dropout", random_dropout, x=normal(*_s), seed=np.uint64(2**64 - 3),
+        stream=np.uint64(2**33), p=0.25)  # fmt: skip
+add("random_dropout", random_dropout, dtypes=("f16", "bf16"), x=normal(3, 5), seed=np.uint64(1))
 for _s in SHAPES:
     add("dropout", dropout, x=normal(*_s), keep=coin(*_s))
 for _l in LEADS:
@@ -914,6 +938,19 @@ def bias_dropout_residual_layer_norm(x: Array, bias: Array, keep: Array, r: Arra
     return layer_norm(dropout(x + bias, keep, p) + r, gamma, beta, eps)
 
 
+def dropout_residual_layer_norm(x: Array, r: Array, gamma: Array, beta: Array, seed: int, stream: int = 0,
+                                p: float = 0.1, eps: float = 1e-5) -> dict[str, Array]:  # fmt: skip
+    s = random_dropout(x, seed, stream, p) + r
+    return {**layer_norm_stats(s, gamma, beta, eps), "s": s}
+
+
+def dropout_residual_layer_norm_backward(dy: Array, s: Array, gamma: Array, mu: Array, rstd: Array, seed: int,
+                                         stream: int = 0, p: float = 0.1) -> dict[str, Array]:  # fmt: skip
+    of_norm = layer_norm_backward_given(dy, s, gamma, mu, rstd)
+    dr = of_norm["dx"]
+    return {**of_norm, "dr": dr, "dx": random_dropout(dr, seed, stream, p)}
+
+
 def residual_chain(x: Array, a: Array, b: Array, c: Array, gamma: Array, beta: Array, eps: float = 1e-5
                    ) -> Array:  # fmt: skip
     for r in (a, b, c):
@@ -939,8 +976,13 @@ for _l in LEADS:
         r=normal(*_l, 7), **_norm)  # fmt: skip
     add("bias_dropout_residual_layer_norm", bias_dropout_residual_layer_norm, x=normal(*_l, 7),
         bias=normal(7), keep=coin(*_l, 7), r=normal(*_l, 7), **_norm, p=0.25)  # fmt: skip
+    add("dropout_residual_layer_norm", dropout_residual_layer_norm, x=normal(*_l, 7),
+        r=normal(*_l, 7), **_norm, seed=np.uint64(7), stream=np.uint64(1))  # fmt: skip
     add("residual_chain", residual_chain, **{n: normal(*_l, 7) for n in "xabc"}, **_norm)
     add("rms_swiglu", lambda x, gamma: swiglu(rms_norm(x, gamma)), x=normal(*_l, 6), gamma=normal(6))
+    add("dropout_residual_layer_norm_backward", dropout_residual_layer_norm_backward, dtypes=("f64", "f32"),
+        dy=normal(*_l, 6), s=normal(*_l, 6), gamma=normal(6), mu=0.1 * normal(*_l),
+        rstd=1 + 0.1 * normal(*_l), seed=np.uint64(3))  # fmt: skip
 add("bias_gelu", lambda x, bias: gelu(x + bias), dtypes=("f16", "bf16"), x=normal(3, 5), bias=normal(5))
 add("bias_residual_layer_norm", bias_residual_layer_norm, dtypes=("f16", "bf16"), x=normal(3, 8),
     bias=normal(8), r=normal(3, 8), gamma=normal(8), beta=normal(8), eps=2.0**-10)  # fmt: skip

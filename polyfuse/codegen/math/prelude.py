@@ -63,7 +63,9 @@ COMPUTE_FLOATS: tuple[DType, ...] = (F32, F64)
 # states; tests/unit/codegen/test_prelude.py holds the code to it. 0.5 is "correctly rounded".  What C has an
 # operator for is no function.
 _FLOAT_ULP: dict[str, tuple[float, float]] = {
-    o.name: o.ulp for o in OPS.values() if o.ulp and o.takes in (Takes.FLOATS, Takes.NUMBERS) and not o.c
+    o.name: o.ulp
+    for o in OPS.values()
+    if o.ulp and o.takes in (Takes.FLOATS, Takes.NUMBERS) and not (o.c or o.gives)
 }
 _INTEGER_OPS: tuple[str, ...] = tuple(
     o.name for o in OPS.values() if o.takes in (Takes.NUMBERS, Takes.INTEGERS) and not o.gives_bool
@@ -315,7 +317,7 @@ def _texts(target: Target) -> dict[str, str]:
     texts = [read("vector_math_f64.h"), read("vector_math_f32.h"), read("vector_math_tails.h")]
     texts.append(read("vector_math_gamma.h"))
     texts += [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
-    texts.append(read("vector_math_cast.h"))
+    texts += [read("vector_math_cast.h"), read("vector_math_bits.h")]
     for t in INTEGERS:
         texts.append(_integers(t, target))
         texts.extend(_float_to_integer(t, f, target) for f in COMPUTE_FLOATS)
@@ -359,6 +361,7 @@ def _max_ulp() -> dict[str, float]:
     for op, ulp in _FLOAT_ULP.items():
         table.update({f"pf_{op}_f32": ulp[0], f"pf_{op}_f64": ulp[1]})
     table.update({f"pf_{op}_{t.name}": 0.0 for op in _INTEGER_OPS for t in INTEGERS})
+    table.update({f"pf_{o.name}_{t.name}": 0.0 for o in OPS.values() for t, _ in o.gives})
     for to in ALL:
         for frm in ALL:
             if to is not frm:

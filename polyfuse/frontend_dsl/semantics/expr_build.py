@@ -20,11 +20,20 @@ from polyfuse.frontend_dsl.semantics.size_algebra import simplify
 from polyfuse.frontend_dsl.semantics.typer import Typer
 from polyfuse.frontend_dsl.semantics.weak_types import ERROR, Ty, join
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.names import BITS_OF_BOOLS, BITWISE, CONSTANTS, FUNCTIONS, OLD
+from polyfuse.frontend_dsl.syntax.names import (
+    BITS,
+    BITS_OF_BOOLS,
+    BITWISE,
+    CONSTANTS,
+    FROM_BITS,
+    FUNCTIONS,
+    OLD,
+    POSITION,
+)
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, U64, DType, Kind
+from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, U16, U32, U64, DType, Kind
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, variables
-from polyfuse.ir.ops import BY_SIGN, OPS
+from polyfuse.ir.ops import BY_SIGN, OPS, Takes
 from polyfuse.source import Span
 
 # --- literals and identities ------------------------------------------------------------------------------
@@ -288,11 +297,20 @@ class ExprBuilder:
             return self.build(e.args[0], want)
         if e.callee in BY_NAME:
             return self.cast(e.args[0], BY_NAME[e.callee], e.span)
+        if e.callee == BITS:
+            return self._bits(e.args[0], e.span)
+        if e.callee == FROM_BITS:
+            return self._from_bits(*e.args, e.span)
+        if e.callee == POSITION:
+            return self._position(e)
         if e.callee not in FUNCTIONS:
             raise BuildError
         if e.callee == "select":
             cond, then, other = e.args
             return self._select(cond, then, other, want, e.span)
+        if OPS[e.callee].takes is Takes.U64:
+            words = tuple(self.cast(a, U64, a.span) for a in e.args)
+            return g.Apply(e.callee, words, OPS[e.callee].result(U64), e.span)
         if OPS[e.callee].gives_bool:
             return g.Apply(e.callee, (self.build(e.args[0], self._float(e.args[0])),), BOOL, e.span)
         args = [self.build(a, want) for a in e.args]
@@ -302,6 +320,44 @@ class ExprBuilder:
         for a in args[1:]:
             result = g.Apply(e.callee, (result, a), want, e.span)
         return result
+
+    def _bits(self, arg: ast.Expr, span: Span) -> g.Expr:
+        """Of a value of 16 bits those of f32, or of the lower half of a word."""
+        t = self.type_of(arg)
+        if t.is_unknown:
+            raise BuildError
+        value, dtype = self.build(arg, t.compute), t.dtype or F32
+        if dtype is F16:
+            return g.Cast(g.Apply("bits_f16", (value,), U32, span), U16, span)
+        bits = g.Apply("bits", (value,), t.compute.word, span)
+        if dtype is BF16:
+            upper = g.Apply("shr", (bits, g.Const(16, U32, span)), U32, span)
+            return g.Cast(upper, U16, span)
+        return bits
+
+    def _from_bits(self, name: ast.Expr, arg: ast.Expr, span: Span) -> g.Expr:
+        assert isinstance(name, ast.Name)
+        dtype = BY_NAME[name.id]
+        value = self.build(arg, dtype.word)
+        if dtype.compute is dtype:
+            return g.Apply("from_bits", (value,), dtype, span)
+        word: g.Expr = g.Cast(value, U32, span)
+        if dtype is F16:
+            return g.Apply("from_bits_f16", (word,), F32, span)
+        word = g.Apply("shl", (word, g.Const(16, U32, span)), U32, span)
+        return g.Apply("from_bits", (word,), F32, span)
+
+    def _position(self, e: ast.Call) -> g.Expr:
+        place: IndexExpr = IConst(0)
+        for a in e.args:
+            assert isinstance(a, ast.Name)
+            d = self.dims[self.env[a.id].name]
+            if d.lower != IConst(0) or variables(d.upper):
+                message = f"the range of '{a.id}' is {d.lower}..{d.upper}, no axis"
+                hint = "ranges begin at 0 and depend on no other variable here; else write the place yourself"
+                raise self.error("PF266", message, a.span, hint)
+            place = binary("+", binary("*", place, d.upper), self.env[a.id])
+        return index_value(self._simpler(place), e.span)
 
     def _float(self, e: ast.Expr) -> DType:
         compute = self.type_of(e).compute

@@ -24,6 +24,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     is_builtin,
     is_reserved,
 )
+from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.source import Span, called
 
 MAX_NODES = 10_000
@@ -135,7 +136,7 @@ class _Expander:
             if isinstance(e, ast.Name) and e.id in given:
                 return given[e.id]
             at = called(e.span, call.span)
-            if isinstance(e, ast.Name):  # what else is called so where the call stands is not meant
+            if isinstance(e, ast.Name) and e.id in CONSTANTS:  # what else is called so there is not meant
                 return ast.Number(CONSTANTS[e.id], e.id, at)
             if isinstance(e, ast.Call):
                 return replace(e, span=at, callee_span=called(e.callee_span, call.span))
@@ -164,9 +165,9 @@ class _Expander:
             case ast.Subscript(name):
                 message = f"a function has no tensors, '{name}' is none of its names"
                 self._error("PF244", message, e.span, hint)
-            case ast.Reduce(op) | ast.Call("old" as op):
+            case ast.Reduce(op) | ast.Call("old" | "position" as op):
                 self._error("PF244", f"a function is a scalar expression, without {op}", e.span, hint)
-            case ast.Name(name) if name not in function.params and name not in CONSTANTS:
+            case ast.Name(name) if name not in (*function.params, *CONSTANTS, *BY_NAME):
                 near = did_you_mean(name, (*function.params, *CONSTANTS))
                 message = f"unknown name '{name}' in the function '{function.name}'"
                 self._error("PF201", message, e.span, near or hint)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import identifiers, rewrite, rewrite_ranges, statement_exprs, walk
-from polyfuse.frontend_dsl.syntax.names import Namer, did_you_mean
+from polyfuse.frontend_dsl.syntax.names import FROM_BITS, POSITION, Namer, did_you_mean
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.ops import ARG_REDUCTIONS
 from polyfuse.source import Span
@@ -154,6 +154,10 @@ class _Monomorphiser:
                     return replace(e, vars=over) if over or op in ARG_REDUCTIONS else body
                 case ast.Call(callee) if callee in self.dtypes:
                     return replace(e, callee=self._dtype(callee))
+                case ast.Call(callee, args) if callee == POSITION:
+                    return replace(e, args=self._indices(args, counts))
+                case ast.Call(callee, (ast.Name(name) as first, other)) if callee == FROM_BITS:
+                    return replace(e, args=(replace(first, id=self._dtype(name)), other))
                 case _:
                     return e
 

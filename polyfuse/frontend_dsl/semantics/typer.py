@@ -26,11 +26,14 @@ from polyfuse.frontend_dsl.semantics.weak_types import (
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import bounds, walk
 from polyfuse.frontend_dsl.syntax.names import (
+    BITS,
     BITS_OF_BOOLS,
     BITWISE,
     FLOAT_FUNCTIONS,
+    FROM_BITS,
     FUNCTIONS,
     OLD,
+    POSITION,
     REDUCTIONS,
     Library,
     axes,
@@ -38,9 +41,9 @@ from polyfuse.frontend_dsl.syntax.names import (
     number_hint,
     reduction_form,
 )
-from polyfuse.ir.dtypes import BY_NAME, F32
+from polyfuse.ir.dtypes import BY_NAME, F32, U64
 from polyfuse.ir.index_expr import IndexExpr, IVar
-from polyfuse.ir.ops import ARG_REDUCTIONS, OPS, PLACED
+from polyfuse.ir.ops import ARG_REDUCTIONS, OPS, PLACED, Takes
 from polyfuse.source import CalledSpan, Span
 
 _UNSUITABLE = "PF216"
@@ -365,12 +368,17 @@ class Typer:
     def _call(self, e: ast.Call) -> Ty:
         if e.callee == OLD:
             return self._old(e)
+        mine = not self.library.is_operator(e.callee, self.scope.home)
+        if mine and e.callee == POSITION:
+            return self._position(e)
+        if mine and e.callee == FROM_BITS:
+            return self._from_bits(e)
         found = [self.infer(a) for a in e.args]
         if e.callee in BY_NAME:
             return self._cast(e, found)
-        if e.callee not in FUNCTIONS or self.library.is_operator(e.callee, self.scope.home):
+        if not mine or not (e.callee in FUNCTIONS or e.callee == BITS):
             return self._not_a_function(e)
-        low, high = FUNCTIONS[e.callee]
+        low, high = FUNCTIONS.get(e.callee, (1, 1))
         if e.keywords:
             return self._error("PF203", f"{e.callee} takes no keyword arguments", e.keywords[0][1].span)
         if not low <= len(found) <= high:
@@ -379,7 +387,52 @@ class Typer:
             return self._error("PF203", f"{e.callee} takes {expected}, got {len(found)}", e.span)
         return self._function(e, found)
 
+    def _bits(self, e: ast.Call, t: Ty) -> Ty:
+        if t.is_unknown:
+            return t
+        if not t.is_float:
+            hint = "an integer is its bits" if t.is_integer else None
+            return self._error(_UNSUITABLE, f"bits takes floats, this is {_named(t)}", e.span, hint)
+        return hard((t.dtype or F32).word)
+
+    def _from_bits(self, e: ast.Call) -> Ty:
+        first = e.args[0] if e.args else None
+        dtype = BY_NAME.get(first.id) if isinstance(first, ast.Name) else None
+        found = [self.infer(a) for a in e.args[1:]]
+        if dtype is None or not dtype.is_float or len(found) != 1 or e.keywords:
+            message = "from_bits takes the dtype of a float and an unsigned integer of its width"
+            return self._error("PF265", message, e.span, "write from_bits(f32, u), where u is an u32")
+        met = join(found[0], hard(dtype.word))
+        if met is None or not met.is_integer:
+            message = f"from_bits({dtype}, ...) takes {dtype.word}, this is {_named(found[0])}"
+            hint = f"cast it, as in {dtype.word}(...)" if found[0].is_integer else None
+            return self._error(_UNSUITABLE, message, e.span, hint)
+        return hard(dtype)
+
+    def _position(self, e: ast.Call) -> Ty:
+        for a in e.args:
+            if not (isinstance(a, ast.Name) and a.id in self.variables):
+                hint = "as in position(t, h); a place that is computed is an integer, such as (t + 1) * H + h"
+                return self._error("PF266", "position takes index variables", a.span, hint)
+        if e.keywords:
+            return self._error("PF203", "position takes no keyword arguments", e.keywords[0][1].span)
+        return INDEX
+
+    def _words(self, e: ast.Call, found: list[Ty]) -> Ty:
+        """Of integers of 64 bits, which those of every type are."""
+        for a, t in zip(e.args, found, strict=True):
+            if not (t.is_integer or t.is_unknown):
+                self._error(_UNSUITABLE, f"{e.callee} takes integers, this is {_named(t)}", a.span)
+        word = e.args[3]
+        if isinstance(word, ast.Number) and word.value > 3:
+            self._error("PF267", f"a counter has the words 0 to 3, this is {word.text}", word.span)
+        return hard(OPS[e.callee].result(U64))
+
     def _function(self, e: ast.Call, found: list[Ty]) -> Ty:
+        if e.callee == BITS:
+            return self._bits(e, found[0])
+        if e.callee in OPS and OPS[e.callee].takes is Takes.U64:
+            return self._words(e, found)
         if e.callee == "select":
             self.condition(e.args[0])
             return computed(self._meet(found[1], found[2], e, "the branches of select"))

@@ -175,6 +175,13 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
 OLD = "old"
 """`old(m[i])` reads an inout parameter as it is at entry, and says so."""
 
+BITS, FROM_BITS, POSITION = "bits", "from_bits", "position"
+"""`bits(x)` and `from_bits(f32, u)`, between a float and the unsigned integer of its width;
+`position(b..., h)`, the row-major index of a place. A program may have operators of these names."""
+
+WORDS = (*FUNCTIONS, OLD, BITS, FROM_BITS, POSITION)
+"""What is written like a function."""
+
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 """Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
 
@@ -201,13 +208,14 @@ MAX_STATEMENTS = 10_000
 
 
 def is_builtin(name: str) -> bool:
-    """Whether `name(...)` is a scalar function, a cast or `old`, where no operator has the name."""
-    return name in FUNCTIONS or name in BY_NAME or name == OLD
+    """Whether `name(...)` is a scalar function, a cast or the like, where no operator has the name."""
+    return name in WORDS or name in BY_NAME
 
 
 def is_reserved(name: str) -> bool:
     """Whether no operator can have the name. The functions that came later are not reserved."""
-    return is_builtin(name) and not (name in _CALLED and _CALLED[name].yields)
+    yields = name in (BITS, FROM_BITS, POSITION) or (name in _CALLED and _CALLED[name].yields)
+    return is_builtin(name) and not yields
 
 
 def reduction_form(name: str) -> str:

@@ -17,7 +17,19 @@ from polyfuse.ir.dtypes import BF16, F64, DType
 from polyfuse.ir.ops import COMBINES, OPS
 from polyfuse.runtime.reference import special
 from polyfuse.runtime.reference.special import erf, power, remainder
-from polyfuse.runtime.reference.values import dot_bytes, dot_pairs, dot_words, half, pair, word
+from polyfuse.runtime.reference.values import (
+    bits_float,
+    bits_half,
+    dot_bytes,
+    dot_pairs,
+    dot_words,
+    float_bits,
+    half,
+    half_bits,
+    pair,
+    philox4x32,
+    word,
+)
 
 # A NumPy scalar, or an array with an element for each instance.
 Value = Any
@@ -98,6 +110,10 @@ def _never(x: Value) -> Value:
     return np.zeros(np.shape(x), np.bool_)[()]
 
 
+_BITS: dict[str, Callable[..., Value]] = {
+    "bits": float_bits, "bits_f16": half_bits, "from_bits": bits_float, "from_bits_f16": bits_half,
+    "philox4x32": philox4x32,
+}  # fmt: skip
 # What NumPy has no function for, or one that gives something else than kernels do.
 _OWN_FLOAT: dict[str, Callable[..., Value]] = {
     "mod": remainder, "pow": _power, "rsqrt": _rsqrt, "sigmoid": _sigmoid, "erf": _in_f64(erf),
@@ -112,7 +128,7 @@ _OWN_INTEGER: dict[str, Callable[..., Value]] = {
     "word": word, "dot_words": dot_words, "half": half, "dot_bytes": dot_bytes,
 }  # fmt: skip
 _NUMPY: dict[str, Callable[..., Value]] = {o.name: getattr(np, o.numpy) for o in OPS.values() if o.numpy}
-FLOAT, INTEGER = _NUMPY | _OWN_FLOAT, _NUMPY | _OWN_INTEGER
+FLOAT, INTEGER = _NUMPY | _BITS | _OWN_FLOAT, _NUMPY | _BITS | _OWN_INTEGER
 """The functions of floats, and of integers and bools."""
 
 

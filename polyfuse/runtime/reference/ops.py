@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.dtypes import U32, DType
 from polyfuse.ir.ops import NEGATED, OPS
 from polyfuse.runtime.reference import special
 from polyfuse.runtime.reference.special import erf, power, remainder
@@ -21,12 +21,17 @@ from polyfuse.runtime.reference.values import (
     Array,
     Bound,
     Val,
+    bits_float,
+    bits_half,
     dot_bytes,
     dot_words,
+    float_bits,
     half,
+    half_bits,
     held_as,
     is_exact,
     join,
+    philox4x32,
     rounded,
     undecided,
     word,
@@ -396,6 +401,25 @@ def _integer(f: Callable[..., Array]) -> Callable[..., Val]:
     return op
 
 
+def _bits(x: Val, t: DType) -> Val:
+    """Left open where the float is, and of a zero and a NaN, whose signs are nobody's."""
+    v = float_bits(x.v.astype(np.float32 if t is U32 else np.float64)).astype(held_as(t))
+    return Val(v, _undecided_where((np.asarray(x.e) != 0) | np.isnan(x.v) | (x.v == 0)))
+
+
+def _half_bits(x: Val, t: DType) -> Val:
+    v = half_bits(x.v.astype(np.float32)).astype(held_as(t))
+    return Val(v, _undecided_where((np.asarray(x.e) != 0) | np.isnan(x.v) | (x.v == 0)))
+
+
+def _from_bits(x: Val, t: DType) -> Val:
+    return Val(bits_float(x.v.astype(t.word.numpy)).astype(np.float64), x.e)
+
+
+def _from_half_bits(x: Val, t: DType) -> Val:
+    return Val(bits_half(x.v).astype(np.float64), x.e)
+
+
 def _divide_or_zero(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
     return lambda a, b: np.where(b == 0, 0, f(a, np.where(b == 0, 1, b)))
 
@@ -417,7 +441,7 @@ UNARY_FLOAT: dict[str, Callable[[Val, DType], Val]] = {
     "sinh": _monotone(np.sinh), "cosh": _monotone(np.cosh, even=True, nonneg=True),
     "asinh": _monotone(np.arcsinh), "acosh": _monotone(np.arccosh, nonneg=True),
     "atanh": _monotone(np.arctanh), "erfc": _monotone(special.erfc, nonneg=True),
-    "lgamma": _lgamma, "digamma": _digamma,
+    "lgamma": _lgamma, "digamma": _digamma, "bits": _bits, "bits_f16": _half_bits,
 }  # fmt: skip
 BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "floordiv": _floor_divide, "mod": _mod,
@@ -438,6 +462,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "word": _integer(word), "dot_words": _integer(dot_words),
     "half": _integer(half), "dot_bytes": _integer(dot_bytes),
     "within": lambda x, low, high, t: x,
+    "from_bits": _from_bits, "from_bits_f16": _from_half_bits, "philox4x32": _integer(philox4x32),
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
     "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
 }  # fmt: skip

@@ -187,6 +187,48 @@ def from_numpy(a: Array, dtype: DType) -> Val:
 # An array of numbers, or one.
 Integers = Any
 Floats = Any
+
+
+# --- bits -------------------------------------------------------------------------------------------------
+
+
+def float_bits(x: Floats) -> Integers:
+    """The bits of f32 or f64."""
+    return np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))[()]
+
+
+def bits_float(x: Integers) -> Floats:
+    """The float of such bits."""
+    return np.asarray(x).view(np.dtype(f"f{x.dtype.itemsize}"))[()]
+
+
+def half_bits(x: Floats) -> Integers:
+    """The bits of the f16 next to an f32, in a word."""
+    with np.errstate(over="ignore"):
+        return float_bits(np.asarray(x).astype(np.float16)).astype(np.uint32)
+
+
+def bits_half(x: Integers) -> Floats:
+    """The f16 of the lower bits of a word, as an f32."""
+    return bits_float(np.asarray(x).astype(np.uint16)).astype(np.float32)
+
+
+def philox4x32(key: Integers, high: Integers, low: Integers, n: Integers) -> Integers:
+    """Word `n` of the counter `high`, `low`: Random123's Philox of four words and ten rounds."""
+    half, places = np.uint64(0xFFFFFFFF), np.uint64(32)
+    key, high, low, n = (np.asarray(x).astype(np.uint64) for x in (key, high, low, n))
+    a, b, c, d, k0, k1 = low & half, low >> places, high & half, high >> places, key & half, key >> places
+    for _ in range(10):
+        p, q = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = q >> places ^ b ^ k0, q & half, p >> places ^ d ^ k1, p & half
+        k0, k1 = k0 + np.uint64(0x9E3779B9) & half, k1 + np.uint64(0xBB67AE85) & half
+    odd, upper = n & np.uint64(1) != 0, n & np.uint64(2) != 0
+    return np.where(upper, np.where(odd, d, c), np.where(odd, b, a)).astype(np.uint32)[()]
+
+
+# --- several numbers in one -------------------------------------------------------------------------------
+
+
 _UPPER = np.uint32(0xFFFF0000)
 
 
