@@ -1,4 +1,4 @@
-"""Random programs of twelve kinds, each of which finds its way into one part of the compiler.
+"""Random programs of thirteen kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from targets import Call
 
+from kinds.bits import bits
 from kinds.casts import casts
 from kinds.contractions import contraction
 from kinds.inouts import inouts
@@ -38,6 +39,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "special": special,
     "casts": casts,
     "windows": windows,
+    "bits": bits,
 }
 
 

@@ -65,6 +65,7 @@ class Writer:
     results: list[str] = field(default_factory=list)
     conditions: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    functions: str = ""
 
     def __post_init__(self) -> None:
         self.dice = random.Random(f"{self.kind} {self.seed}")
@@ -145,6 +146,6 @@ class Writer:
         results = f"\n    -> ({', '.join(self.results)})" if self.results else ""
         head = f"op p({', '.join(self.parameters)}){results}"
         body = "".join(f"  {line}\n" for line in self.lines)
-        text = f"{head}{' where ' * bool(needed)}{needed} {{\n{body}}}\n"
+        text = f"{self.functions}{head}{' where ' * bool(needed)}{needed} {{\n{body}}}\n"
         graph = instantiate(parse_text(text), "p")
         return Call(f"{self.kind}, seed {self.seed}", text, graph, self.sizes, self.inputs)

@@ -100,6 +100,17 @@ FEATURES = {
     "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
     "casts": ("i8(f64(", "i16(bool(", "f16(", "bf16(", "bool(", "i64(", "i32(f32("),
+    "bits": (
+        "uniform(",
+        "normal(",
+        "position(m, n)",
+        ", m & 3)",
+        "from_bits(",
+        "u64",
+        "u16",
+        "mean[",
+        ">= 0.5",
+    ),
     "windows": ("2*p + r", "p >= r", "z[", "in p..p + ", "inout x", "k[", "w[c, r", "max[r", "f16", "+="),
 }
 

@@ -18,6 +18,7 @@ from polyfuse.frontend_dsl.syntax.ast_walk import children, rewrite, rewrite_ran
 from polyfuse.frontend_dsl.syntax.build_ast import MAX_HEIGHT, levels_of
 from polyfuse.frontend_dsl.syntax.names import (
     CONSTANTS,
+    FROM_BITS,
     Library,
     did_you_mean,
     function_meant,
@@ -156,8 +157,10 @@ class _Expander:
             if p in seen:
                 self._error("PF210", f"'{p}' is declared twice", span)
             seen.add(p)
+        dtypes = [c.args[0] for c in walk(function.body) if isinstance(c, ast.Call) and _names_dtype(c)]
         for e in walk(function.body):
-            self._check_node(e, function)
+            if not any(e is d for d in dtypes):
+                self._check_node(e, function)
 
     def _check_node(self, e: ast.Expr, function: ast.FnDef) -> None:
         hint = f"give it to '{function.name}' as an argument"
@@ -167,7 +170,7 @@ class _Expander:
                 self._error("PF244", message, e.span, hint)
             case ast.Reduce(op) | ast.Call("old" | "position" as op):
                 self._error("PF244", f"a function is a scalar expression, without {op}", e.span, hint)
-            case ast.Name(name) if name not in (*function.params, *CONSTANTS, *BY_NAME):
+            case ast.Name(name) if name not in function.params and name not in CONSTANTS:
                 near = did_you_mean(name, (*function.params, *CONSTANTS))
                 message = f"unknown name '{name}' in the function '{function.name}'"
                 self._error("PF201", message, e.span, near or hint)
@@ -180,6 +183,11 @@ class _Expander:
                 self._error("PF202", f"unknown function '{name}'", e.callee_span, meant)
             case _:
                 pass
+
+
+def _names_dtype(call: ast.Call) -> bool:
+    first = call.args[0] if call.callee == FROM_BITS and call.args else None
+    return isinstance(first, ast.Name) and first.id in BY_NAME
 
 
 def _measured(body: ast.Expr, given: Mapping[str, ast.Expr]) -> tuple[int, int]:

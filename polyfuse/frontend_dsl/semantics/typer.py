@@ -398,15 +398,15 @@ class Typer:
     def _from_bits(self, e: ast.Call) -> Ty:
         first = e.args[0] if e.args else None
         dtype = BY_NAME.get(first.id) if isinstance(first, ast.Name) else None
-        found = [self.infer(a) for a in e.args[1:]]
-        if dtype is None or not dtype.is_float or len(found) != 1 or e.keywords:
+        if dtype is None or not dtype.is_float or len(e.args) != 2 or e.keywords:
             message = "from_bits takes the dtype of a float and an unsigned integer of its width"
-            return self._error("PF265", message, e.span, "write from_bits(f32, u), where u is an u32")
-        met = join(found[0], hard(dtype.word))
-        if met is None or not met.is_integer:
-            message = f"from_bits({dtype}, ...) takes {dtype.word}, this is {_named(found[0])}"
-            hint = f"cast it, as in {dtype.word}(...)" if found[0].is_integer else None
-            return self._error(_UNSUITABLE, message, e.span, hint)
+            return self._error("PF265", message, e.span, "write from_bits(f32, u), where u is a u32")
+        found = self.infer(e.args[1])
+        met = join(found, hard(dtype.word))
+        if met is None or not (met.is_integer or met.is_unknown):
+            message = f"from_bits({dtype}, ...) takes {dtype.word}, this is {_named(found)}"
+            hint = f"cast it, as in {dtype.word}(...)" if found.is_integer else None
+            return self._error(_UNSUITABLE, message, e.args[1].span, hint)
         return hard(dtype)
 
     def _position(self, e: ast.Call) -> Ty:
