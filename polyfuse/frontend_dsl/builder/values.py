@@ -25,7 +25,7 @@ from polyfuse.diagnostics import DslError
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.build_ast import MAX_HEIGHT, levels_of
 from polyfuse.frontend_dsl.syntax.expr_text import expr_text
-from polyfuse.frontend_dsl.syntax.names import REDUCTIONS, did_you_mean
+from polyfuse.frontend_dsl.syntax.names import FROM_BITS, REDUCTIONS, did_you_mean
 from polyfuse.ir.ops import OPS
 from polyfuse.source import NO_SPAN, SourceText, Span
 
@@ -399,10 +399,12 @@ class Function:
     def __init__(self, name: str) -> None:
         self._name = checked_name(name, "a function")
 
-    def __call__(self, *args: Operand) -> Value:
+    def __call__(self, *args: Operand | str) -> Value:
         name, place = self._name, here()
         if not args:
             refuse(f"'{name}' of nothing")
+        if name == FROM_BITS and isinstance(args[0], str):
+            args = (Value(ast.Name(checked_name(args[0], "a dtype"), place)), *args[1:])
         return _made(lambda *nodes: ast.Call(name, nodes, (), place, place), *args)
 
     def __getitem__(self, over: Index | tuple[Index, ...]) -> Callable[..., Value]:
