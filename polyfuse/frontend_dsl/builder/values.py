@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import islice
 from numbers import Integral, Real
 from types import CodeType, FrameType
-from typing import NoReturn, SupportsInt, TypeAlias
+from typing import Any, NoReturn, SupportsInt, TypeAlias
 
 from polyfuse.diagnostics import DslError
 from polyfuse.frontend_dsl.syntax import ast
@@ -399,13 +399,13 @@ class Function:
     def __init__(self, name: str) -> None:
         self._name = checked_name(name, "a function")
 
-    def __call__(self, *args: Operand | str) -> Value:
+    def __call__(self, *args: Any) -> Value:
         name, place = self._name, here()
         if not args:
             refuse(f"'{name}' of nothing")
-        if name == FROM_BITS and isinstance(args[0], str):
-            args = (Value(ast.Name(checked_name(args[0], "a dtype"), place)), *args[1:])
-        return _made(lambda *nodes: ast.Call(name, nodes, (), place, place), *args)
+        named = args[0] if name == FROM_BITS else None
+        first = Value(ast.Name(named, place)) if isinstance(named, str) else args[0]
+        return _made(lambda *nodes: ast.Call(name, nodes, (), place, place), first, *args[1:])
 
     def __getitem__(self, over: Index | tuple[Index, ...]) -> Callable[..., Value]:
         name, variables = self._name, over if isinstance(over, tuple) else (over,)

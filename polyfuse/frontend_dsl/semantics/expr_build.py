@@ -300,7 +300,7 @@ class ExprBuilder:
         if e.callee == BITS:
             return self._bits(e.args[0], e.span)
         if e.callee == FROM_BITS:
-            return self._from_bits(*e.args, e.span)
+            return self._from_bits(e)
         if e.callee == POSITION:
             return self._position(e)
         if e.callee not in FUNCTIONS:
@@ -335,7 +335,8 @@ class ExprBuilder:
             return g.Cast(upper, U16, span)
         return bits
 
-    def _from_bits(self, name: ast.Expr, arg: ast.Expr, span: Span) -> g.Expr:
+    def _from_bits(self, e: ast.Call) -> g.Expr:
+        (name, arg), span = e.args, e.span
         assert isinstance(name, ast.Name)
         dtype = BY_NAME[name.id]
         value = self.build(arg, dtype.word)
