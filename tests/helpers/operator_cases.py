@@ -402,3 +402,27 @@ add(
     {"average": normal(64), "p": normal(64), "step": np.int64(3)},
     {"average": normal(37), "p": normal(37), "step": np.int64(10**6), "decay": np.float32(0.99)},
 )
+
+# --- bits -------------------------------------------------------------------------------------------------
+
+_OTHER = {"seed": np.uint64(2**64 - 3), "stream": np.uint64(2**40 + 1), "p": np.float32(0.3)}
+add(
+    "dropout_norm",
+    {"x": normal(8, 64), "r": normal(8, 64), "gamma": normal(64), "beta": normal(64), "seed": np.uint64(5)},
+    {"x": normal(3, 37), "r": normal(3, 37), "gamma": normal(37), "beta": normal(37), **_OTHER},
+    file="rng_dropout",
+)
+
+
+def gradient_of_norm(t: int, h: int) -> dict[str, Array]:
+    numbers = {"dy": normal(t, h), "s": normal(t, h), "gamma": normal(h)}
+    return {**numbers, "mu": 0.1 * normal(t), "rstd": positive(t)}
+
+
+add(
+    "dropout_norm_backward",
+    {**gradient_of_norm(8, 64), "seed": np.uint64(5)},
+    {**gradient_of_norm(3, 37), **_OTHER},
+    file="rng_dropout",
+    tolerance=1e-5,
+)

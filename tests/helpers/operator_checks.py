@@ -420,3 +420,43 @@ def muon(g: Array, m: Array, momentum: float = 0.95) -> dict[str, Array]:
 def ema(average: Array, p: Array, step: int, decay: float = 0.999) -> dict[str, Array]:
     d = min(decay, (1 + step) / (10 + step))
     return {"average": d * average + (1 - d) * p}
+
+
+# --- bits -------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int, stream: int, i: int) -> float:
+    """Philox4x32-10 in integers of Python, from the paper: a number of [0, 1) of 24 bits."""
+    split = [(n % 2**32, n // 2**32) for n in map(int, (i, stream, seed))]
+    counter, key = [*split[0], *split[1]], list(split[2])
+    for _ in range(10):
+        high, low = divmod(0xD2511F53 * counter[0], 2**32), divmod(0xCD9E8D57 * counter[2], 2**32)
+        counter = [low[0] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], high[1]]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return float((counter[0] // 2**8) / 2**24)
+
+
+def mask(seed: int, stream: int, p: float, shape: tuple[int, ...]) -> Array:
+    kept = [drawn(seed, stream, i) >= p for i in range(int(np.prod(shape)))]
+    return np.array(kept, float).reshape(shape) / (1 - p)
+
+
+def dropout_norm(x: Array, r: Array, gamma: Array, beta: Array, seed: int, stream: int = 0,
+                 p: float = 0.1) -> dict[str, Array]:  # fmt: skip
+    s = r + x * mask(seed, stream, p, x.shape)
+    mu, rstd = s.mean(1), 1 / np.sqrt(s.var(1) + 1e-5)
+    return {"y": (s - mu[:, None]) * rstd[:, None] * gamma + beta, "s": s, "mu": mu, "rstd": rstd}
+
+
+def dropout_norm_backward(dy: Array, s: Array, gamma: Array, mu: Array, rstd: Array, seed: int,
+                          stream: int = 0, p: float = 0.1) -> dict[str, Array]:  # fmt: skip
+    """By the matrix of derivatives of each row."""
+    z, eye = (s - mu[:, None]) * rstd[:, None], np.eye(s.shape[1])
+    rows = [
+        k * (eye - 1 / len(v) - np.outer(v, v) / len(v)) @ (g * gamma)
+        for k, v, g in zip(rstd, z, dy, strict=True)
+    ]
+    dr = np.array(rows).reshape(s.shape)
+    return {
+        "dx": dr * mask(seed, stream, p, s.shape), "dr": dr, "dgamma": (dy * z).sum(0), "dbeta": dy.sum(0),
+    }  # fmt: skip
