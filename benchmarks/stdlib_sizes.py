@@ -46,7 +46,9 @@ embedding_bag_offsets: V=30522 D=64 E=32768 N=4096
 take: N=30522 D=768 B=8x512
 gather: B=4096 H=768 K=64
 scatter_add: N=20000 E=200000 D=64
-segment_sum: E=200000 N=20000 D=64
+segment_sum segment_max segment_mean: E=200000 N=20000 D=64
+segment_softmax: E=200000 N=20000
+csr_matmul: E=200000 N=20000 M=20000 D=64
 edge_sum edge_max: N=20000 E=200000 D=64
 one_hot: B=4096 K=128
 histogram: B=512x1024 K=256

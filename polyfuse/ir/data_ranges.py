@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from polyfuse.ir.dtypes import I64
+from polyfuse.ir.dtypes import I64, U64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.linear import linear
@@ -65,7 +65,7 @@ def test_of(cond: Expr, var: str) -> Test | None:
     op, (left, right) = cond.op, cond.args
     if isinstance(right, IndexValue):
         op, left, right = _TURNED[op], right, left
-    if not isinstance(left, IndexValue) or not reads(right) or not right.dtype.is_integer:
+    if not isinstance(left, IndexValue) or not reads(right) or not _as_i64(right.dtype):
         return None
     at = linear(left.index)
     rest = at.without(IVar(var))
@@ -73,6 +73,11 @@ def test_of(cond: Expr, var: str) -> Test | None:
         return None
     data = right if right.dtype is I64 else Cast(right, I64)
     return Test(_plus(data, binary("-", int(op in ("gt", "le")), rest.expr())), op in ("gt", "ge"))
+
+
+def _as_i64(dtype: DType) -> bool:
+    """Does i64 have all numbers of a dtype?"""
+    return dtype.is_integer and dtype is not U64
 
 
 def _plus(data: Expr, more: IndexExpr) -> Expr:

@@ -285,8 +285,8 @@ def _is_shifted(index: object) -> bool:
 
 
 def _plain_read(e: Expr) -> str | None:
-    while isinstance(e, Cast):
-        e = e.arg
+    while isinstance(e, Cast) or (isinstance(e, Apply) and e.op == "within"):
+        e = e.arg if isinstance(e, Cast) else e.args[0]
     return e.tensor if isinstance(e, Read) and e.dtype.is_integer else None
 
 

@@ -630,6 +630,11 @@ def by_offsets(values: Array, start: Array) -> Array:
     return np.stack([values[a:b].sum(0) for a, b in itertools.pairwise(start)])
 
 
+def segment_softmax(x: Array, start: Array) -> Array:
+    parts = (np.exp(x[a:b] - x[a:b].max(initial=-np.inf)) for a, b in itertools.pairwise(start))
+    return np.concatenate([p / p.sum() for p in parts])
+
+
 def edge_max(x: Array, src: Array, dst: Array) -> Array:
     result = np.full_like(x, -np.inf)
     np.maximum.at(result, dst, x[src])
@@ -657,6 +662,13 @@ for _start in ([0, 2, 2, 7], [0, 7], [0, 0, 0, 7, 7]):
         table=normal(5, 3), index=integers(5, 7), start=_offsets)  # fmt: skip
     add("segment_sum", lambda x, start: by_offsets(x, start), x=normal(7, 2), start=_offsets)
     add("segment_sum", lambda x, start: by_offsets(x, start), x=normal(7, 1), start=_offsets.astype(np.int32))
+    add("segment_max", lambda x, start: np.stack([x[a:b].max(0, initial=-np.inf)
+        for a, b in itertools.pairwise(start)]), x=normal(7, 2), start=_offsets)  # fmt: skip
+    add("segment_mean", lambda x, start: by_offsets(x, start) / np.diff(start)[:, None],
+        x=normal(7, 2), start=_offsets)  # fmt: skip
+    add("segment_softmax", segment_softmax, x=normal(7), start=_offsets)
+    add("csr_matmul", lambda value, column, start, x: by_offsets(value[:, None] * x[column], start),
+        value=normal(7), column=integers(5, 7), start=_offsets, x=normal(5, 3))  # fmt: skip
 for _d in ((), (3,), (2, 3)):
     add("scatter_add", lambda y, index, x: {"y": summed(index, x, y)}, y=normal(4, *_d), index=integers(4, 9),
         x=normal(9, *_d))  # fmt: skip

@@ -197,6 +197,77 @@ def test_targets_agree(name: str, kind: str, n: int, e: int, layers: tuple[str, 
     compare(name, f(**given), reference(name, kind, n, e), given)
 
 
+# --- rows of elements -------------------------------------------------------------------------------------
+
+ROWS = """
+op rows(x: f32[E], ptr: i32[N + 1]) -> (p: f32[E], r: i64[E], late: i64[E]) {
+  m[n] = max[e in ptr[n]..ptr[n + 1]](x[e]) for n in 0..N
+  s[n] = sum[e in ptr[n]..ptr[n + 1]](exp(x[e] - m[n]))
+  p[e] = exp(x[e] - m[row(ptr, e)]) / s[row(ptr, e)]
+  r[e] = row(ptr, e)
+  late[e] = row(ptr, E - 1 - e) for e in 0..E
+}"""
+ROW_SHAPES = [(13, 37), (1, 5), (4, 1), (3, 0), (40, 90), (17, 16), (300, 900)]
+
+
+def _last(p: np.ndarray[Any, Any], e: int) -> int:
+    return max((n for n, at in enumerate(p) if at <= e), default=-1)
+
+
+@pytest.mark.parametrize("kind", POINTERS)
+@pytest.mark.parametrize(("n", "e"), ROW_SHAPES)
+@pytest.mark.parametrize("layers", [(), LAYERS], ids=["none", "all"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_of_elements(kind: str, n: int, e: int, layers: tuple[str, ...], target: str) -> None:
+    if target == "interpret" and kind not in ("even", "one"):
+        pytest.skip("it checks that each element has a row")
+    ptr = POINTERS[kind](n, e).astype(np.int32)
+    x = np.random.default_rng(n + e).standard_normal(e).astype(np.float32)
+    want = np.array([_last(ptr, i) for i in range(e)], np.int64)
+    p, r, late = map(np.asarray, pf.compile(ROWS, target=target, layers=layers)(x, ptr))
+    np.testing.assert_array_equal(r, want)
+    np.testing.assert_array_equal(late, want[::-1])
+    with np.errstate(all="ignore"):
+        each = [x[s].astype(np.float64) for s in rows(ptr, e)]
+        m = np.array([v.max(initial=-np.inf) for v in each])
+        s = np.array([np.exp(v - v.max(initial=-np.inf)).sum() for v in each])
+        at = np.clip(want, 0, n - 1)
+        np.testing.assert_allclose(p, np.exp(x - m[at]) / s[at], 2e-5)
+
+
+@pytest.mark.machine("zen3")
+def test_rows_take_one_pass() -> None:
+    x, ptr = np.zeros(900, np.float32), np.linspace(0, 900, 301).astype(np.int32)
+    told = pf.compile(ROWS, target="cpu").explain(x, ptr)
+    assert "+ bucket-scan r__max: each n1 counts from one e on" in told
+
+
+def test_a_row_of_ones_own() -> None:
+    """An operator or a function that a file calls row is what it was."""
+    text = """fn row(a, b) = a + b
+op f(x: f32[N]) -> (y: f32[N]) { y[i] = row(x[i], 1.0) }
+"""
+    np.testing.assert_array_equal(pf.compile(text, target="interpret")(np.ones(3, np.float32)), 2.0)
+    text = """op row(a: f32[N]) -> (y: f32[N]) { y[i] = a[i] * 2.0 }
+op g(x: f32[N]) -> (y: f32[N]) { y = row(x) }
+"""
+    np.testing.assert_array_equal(pf.compile(text, "g", target="interpret")(np.ones(3, np.float32)), 2.0)
+
+
+UNSIGNED = """op f(x: f32[E], p: u64[N], q: u32[N]) -> (y: f32[N], z: f32[N]) {
+  y[n] = sum[e in 0..E](x[e] if e < p[n] else 0.0)
+  z[n] = sum[e in 0..q[n]](x[e])
+}"""
+
+
+@pytest.mark.parametrize("target", COMPILED)
+def test_unsigned_ends(target: str) -> None:
+    """A number that i64 has not is no small one: its condition stays a condition."""
+    p, q = np.array([2**63 + 5, 3, 0], np.uint64), np.array([2**32 - 1, 3, 0], np.uint32)
+    y, z = pf.compile(UNSIGNED, target=target)(np.ones(40, np.float32), p, q)
+    assert [*y] == [*z] == [40, 3, 0]
+
+
 def test_the_baseline_agrees() -> None:
     for name in PROGRAMS:
         given = inputs(name, "outside", 13, 37)

@@ -18,6 +18,7 @@ from polyfuse.frontend_dsl.semantics.functions import expanded
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
+from polyfuse.frontend_dsl.semantics.rows import with_rows
 from polyfuse.frontend_dsl.semantics.scope import Context, Reports, Scope, TensorInfo, top_scope
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import identifiers
@@ -86,6 +87,7 @@ def build(
         return None, []
     before = diags.errors_seen
     mono = expanded(monomorphise(op, dtypes, ranks, diags), home, library, diags)
+    mono = with_rows(mono, home, library, diags)
     scope = top_scope(mono, op, home)
     ctx = Context(library, diags, Namer(identifiers(mono)))
     ctx.size_names = dict.fromkeys(scope.sizes, op.name_span)

@@ -21,6 +21,7 @@ from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_exp
 from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
 from polyfuse.frontend_dsl.semantics.reductions import extract
+from polyfuse.frontend_dsl.semantics.rows import with_rows
 from polyfuse.frontend_dsl.semantics.scatter import emit_copy
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.signature import size_names
@@ -326,7 +327,8 @@ class _Call:
         key = (id(op), *dtypes.items(), *ranks.items())
         if key not in self.ctx.instances:
             mono = monomorphise(op, dtypes, ranks, self.ctx.diags)
-            self.ctx.instances[key] = expanded(mono, home, self.ctx.library, self.ctx.diags)
+            mono = expanded(mono, home, self.ctx.library, self.ctx.diags)
+            self.ctx.instances[key] = with_rows(mono, home, self.ctx.library, self.ctx.diags)
         return self.ctx.instances[key]
 
     def _prefix(self, name: str) -> str:

@@ -15,6 +15,7 @@ from itertools import islice
 from polyfuse.frontend_dsl.semantics.bounds import highest
 from polyfuse.frontend_dsl.semantics.functions import MAX_NODES
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_data, is_index_only, to_index
+from polyfuse.frontend_dsl.semantics.rows import pointers_of
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope
 from polyfuse.frontend_dsl.semantics.size_algebra import simplify
 from polyfuse.frontend_dsl.semantics.typer import Typer
@@ -29,6 +30,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     FUNCTIONS,
     OLD,
     POSITION,
+    ROW,
 )
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, U16, U32, U64, DType, Kind
@@ -294,6 +296,8 @@ class ExprBuilder:
 
     def _call(self, e: ast.Call, want: DType) -> g.Expr:
         if e.callee == OLD:
+            return self.build(e.args[0], want)
+        if e.callee == ROW and pointers_of(e) is not None:
             return self.build(e.args[0], want)
         if e.callee in BY_NAME:
             return self.cast(e.args[0], BY_NAME[e.callee], e.span)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_data, to_index
 from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
+from polyfuse.frontend_dsl.semantics.rows import pointers_of
 from polyfuse.frontend_dsl.semantics.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.weak_types import (
     BOOLEAN,
@@ -35,6 +36,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     OLD,
     POSITION,
     REDUCTIONS,
+    ROW,
     Library,
     axes,
     function_meant,
@@ -318,10 +320,10 @@ class Typer:
         elif any(isinstance(x, ast.Reduce) for x in walk(b)):
             hint = "give it a name first, as in first[n] = min[k](...), and write first[n] here"
             self._error("PF260", "a bound holds a reduction", b.span, hint)
-        elif not (t.is_integer or t.is_unknown):
+        elif t.dtype is U64 or not (t.is_integer or t.is_unknown):
             what = "a float" if t.is_float else f"of type {t}"
-            hint = "cast it, as in i64(...)" if t.is_float else None
-            self._error("PF260", f"this bound is {what}, not an integer", b.span, hint)
+            hint = None if t.is_bool else "cast it, as in i64(...)"
+            self._error("PF260", f"this bound is {what}, not an integer that i64 has", b.span, hint)
 
     def _unknown_in(self, b: ast.Expr) -> bool:
         """Does a bound hold an unknown name? That is the mistake then."""
@@ -373,6 +375,8 @@ class Typer:
             return self._position(e)
         if mine and e.callee == FROM_BITS:
             return self._from_bits(e)
+        if mine and e.callee == ROW:
+            return self._row(e)
         found = [self.infer(a) for a in e.args]
         if e.callee in BY_NAME:
             return self._cast(e, found)
@@ -459,6 +463,18 @@ class Typer:
             hint = "such as old(m[i]), where m is an inout parameter; other values do not change"
             return self._error("PF294", "'old' takes an inout parameter or an element of one", e.span, hint)
         return self.infer(read)
+
+    def _row(self, e: ast.Call) -> Ty:
+        """A call that `rows` has rewritten: its pointers are integers."""
+        pointer = pointers_of(e)
+        if pointer is None:
+            return ERROR
+        t = self.infer(e.args[0])
+        found = self.types[id(pointer)]
+        if found.is_unknown or (found.is_integer and found.dtype is not U64):
+            return t
+        message = f"the pointers of '{ROW}' are integers that i64 has, these are {_named(found)}"
+        return self._error("PF263", message, pointer.span)
 
     def _cast(self, e: ast.Call, found: list[Ty]) -> Ty:
         if len(found) != 1 or e.keywords:

@@ -175,11 +175,14 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
 OLD = "old"
 """`old(m[i])` reads an inout parameter as it is at entry, and says so."""
 
+ROW = "row"
+"""`row(ptr, e)` is the last `n` with `ptr[n] <= e`. A program may have an operator of that name."""
+
 BITS, FROM_BITS, POSITION = "bits", "from_bits", "position"
 """`bits(x)` and `from_bits(f32, u)`, between a float and the unsigned integer of its width;
 `position(b..., h)`, the row-major index of a place. A program may have operators of these names."""
 
-WORDS = (*FUNCTIONS, OLD, BITS, FROM_BITS, POSITION)
+WORDS = (*FUNCTIONS, OLD, ROW, BITS, FROM_BITS, POSITION)
 """What is written like a function."""
 
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
@@ -214,7 +217,7 @@ def is_builtin(name: str) -> bool:
 
 def is_reserved(name: str) -> bool:
     """Whether no operator can have the name. The functions that came later are not reserved."""
-    yields = name in (BITS, FROM_BITS, POSITION) or (name in _CALLED and _CALLED[name].yields)
+    yields = name in (ROW, BITS, FROM_BITS, POSITION) or (name in _CALLED and _CALLED[name].yields)
     return is_builtin(name) and not yields
 
 

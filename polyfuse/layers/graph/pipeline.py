@@ -15,6 +15,7 @@ from polyfuse.ir.cpu_core import Core, is_off
 from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import recompute_numbers
+from polyfuse.layers.graph.bucket_scans import bucket_scans
 from polyfuse.layers.graph.cleanup.run import cleaned
 from polyfuse.layers.graph.domains import dense_windows
 from polyfuse.layers.graph.fission import distribute_functions, suggest_factoring
@@ -94,6 +95,12 @@ def _grouped(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
 GRAPH_PASSES = (
     GraphPass(
         "inline:choices", "elements that data choose are computed where they are chosen", _inlined_choices
+    ),
+    GraphPass(
+        "scans:buckets",
+        "reductions over what counts at most an index are scans over buckets: O(n + t) in place of O(n * t)",
+        lambda g, cx: bucket_scans(g, cx.decisions),
+        True,
     ),
     GraphPass(
         "scans:ranges",
