@@ -68,6 +68,14 @@ PENALTY = """op f(x: f32[B, V], seen: bool[B, V], t: f32[B]) -> (y: f32[B, V]) {
   y[b, v] = z[b, v] / t[b]
 }"""
 
+EXPERTS = """op f(x: f32[T, E]) -> (w: f32[T, 8], i: i64[T, 8]) where E >= 8 {
+  p = softmax(x)
+  (w, i) = topk(p, K=8)
+}"""
+CANDIDATES = """op f(x: f32[B, V]) -> (y: f32[B, 64], i: i64[B, 64]) where V >= 64 {
+  (y, i) = topk(x, K=64)
+}"""
+
 
 def _zeros(w: Any, s: Any, z: Any, x: Any, to_float: Any) -> Any:
     return ((to_float(w) - z[:, :, None]) * s[:, :, None] * x).sum((1, 2))
@@ -243,5 +251,19 @@ CASES: tuple[Case, ...] = (
         lambda d: (d(32, 32_000), d.coins(32, 32_000), d.unit(32) + np.float32(0.5)),
         lambda t, f, x, seen, h: t.where(seen, t.where(x > 0.0, x / 1.2, x * 1.2), x) / h[:, None],
         lambda j, n, x, seen, h: n.where(seen, n.where(x > 0.0, x / 1.2, x * 1.2), x) / h[:, None],
+    ),
+    Case(
+        "softmax and topk, 8 of 64 experts",
+        EXPERTS,
+        lambda d: (d(4096, 64),),
+        lambda t, f, x: t.topk(t.softmax(x, 1), 8),
+        lambda j, n, x: j.lax.top_k(j.nn.softmax(x, 1), 8),
+    ),
+    Case(
+        "topk, 64 of 4096 tokens",
+        CANDIDATES,
+        lambda d: (d(64, 4096),),
+        lambda t, f, x: t.topk(x, 64),
+        lambda j, n, x: j.lax.top_k(x, 64),
     ),
 )
