@@ -256,9 +256,9 @@ class Compilation:
         # text and its TensorGraph (open sizes), as they came
         step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
-        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
-        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
         found: list[Decision] = []
+        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes, found))
+        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
         specific = in_memory_order(specific, self.layouts.orders, found)
         # TensorGraph -> TensorGraph (without what it need not compute)
         checked, own = must_report(self.options, self.target), self.knobs
@@ -522,7 +522,9 @@ def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | Cu
     return step("cpp", lambda: emit_together([request])[0])
 
 
-def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
+def fixed_graph(
+    graph: TensorGraph, sizes: Mapping[str, int], decisions: list[Decision] | None = None
+) -> TensorGraph:
     """The graph at the given sizes, its ranges proved, bools of callers read as truth values.
 
     Raises DslError with an example index, ArgumentError PF424 for extents beyond 64 bits.
@@ -533,7 +535,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
     fixed = with_truth_values(without_zero_divisions(specialize(wrapping(graph, sizes), sizes)))
-    fixed = with_orders(fixed)
+    fixed = with_orders(fixed, [] if decisions is None else decisions)
     if any(e == IConst(0) for t in fixed.tensors for e in t.shape):
         statements = (replace(s, expr=map_expr(s.expr, _chosen)) for s in fixed.statements)
         fixed = replace(fixed, statements=tuple(statements))

@@ -20,7 +20,7 @@ from polyfuse.layers.graph import orders
 
 Array = np.ndarray[Any, Any]
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i8": "int8", "i64": "int64", "u8": "uint8"}
-LAYERS: list[tuple[str, ...] | None] = [None, (), ("loop",), ("loop", "stitch")]
+LAYERS: list[tuple[str, ...]] = [("loop", "stitch", "pack"), (), ("loop",), ("loop", "stitch")]
 
 
 def in_order(x: Array, falling: bool) -> Array:
@@ -71,8 +71,7 @@ def check(seed: int, targets: list[str]) -> None:
     text, x, want = drawn(seed)
     for k, target in enumerate(targets):
         layers = LAYERS[(seed + k) % len(LAYERS)]
-        options = {} if layers is None else {"layers": layers}
-        y = pf.compile(text, target=target, **options)(x)
+        y = pf.compile(text, target=target, layers=layers)(x)
         np.testing.assert_array_equal(y, want, err_msg=f"{target}, {layers}\n{text}")
 
 
@@ -95,12 +94,33 @@ def test_positions_are_those_of_numpy_in_many(seed: int) -> None:
 def test_long_rows_are_merged_from_runs(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "LONG", 16)
     monkeypatch.setattr(orders, "RUN", 8)
-    rng = np.random.default_rng(length)
-    x = random_row(rng, "f32", (3, length))
-    text = f"op f(x: f32[T, H]) -> (y: i64[T, H]) {{ y[i, k] = {name}[j](x[i, j], k) for k in 0..H }}"
+    x = random_row(np.random.default_rng(length), "f32", (3, length))
+    text = f"op f(of_runs: f32[T, H]) -> (y: i64[T, H]) {{ y[i, k] = {name}[j](of_runs[i, j], k) }}"
     for target in TARGETS:
         y = pf.compile(text, target=target)(x)
         np.testing.assert_array_equal(y, in_order(x, name == "arglargest"), err_msg=target)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+@pytest.mark.parametrize(("first", "length", "places"), [(0, 16, 4), (0, 21, 5), (3, 17, 3), (5, 23, 4)])
+def test_extremes_of_groups_give_the_first_places(
+    dtype: str, first: int, length: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a group has no element left, beside the lowest values."""
+    for limit, value in (("GROUPED", 4), ("AGAIN", 2), ("GROUP", 3)):
+        monkeypatch.setattr(orders, limit, value)
+    x = random_row(np.random.default_rng(length), dtype, (4, length))
+    x[0] = -128 if dtype == "i8" else -np.inf
+    x[1] = 127 if dtype == "i8" else np.nan
+    for name in ["arglargest"] if dtype == "f32" else ["arglargest", "argsmallest"]:
+        right = f"{name}[j in {first}..{length}](of_groups[i, j], k) for k in 0..{places}"
+        text = f"op f(of_groups: {dtype}[T, {length}]) -> (y: i64[T, {places}]) {{ y[i, k] = {right} }}"
+        assert "extremes of groups of 3" in pf.compile(text, target="interpret").explain(x)
+        want = in_order(x[:, first:], name == "arglargest")[:, :places] + first
+        for k, target in enumerate(TARGETS):
+            layers = LAYERS[(k + first) % len(LAYERS)]
+            y = pf.compile(text, target=target, layers=layers)(x)
+            np.testing.assert_array_equal(y, want, err_msg=f"{target}, {layers}")
 
 
 COMPUTED = """op f(x: f32[T, H]) -> (v: f32[T, 3], i: i64[T, 3], s: f32[T]) where H >= 3 {

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from polyfuse.decisions import Decision, counted
 from polyfuse.ir.dtypes import I32, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -16,7 +18,6 @@ from polyfuse.ir.tensor_graph import (
     Expr,
     IterDim,
     Read,
-    Select,
     Statement,
     Tensor,
     TensorGraph,
@@ -28,20 +29,24 @@ ROUNDS = 64
 """As many places are found one after the other, each in a pass over the row,"""
 SHARE = 4
 """if the row has so many elements for each of them."""
+GROUP = 32
+"""The elements of a group, whose extreme is kept,"""
+GROUPED, AGAIN = 256, 8
+"""in rows of so many elements, if so many places are asked for."""
 LONG = 512
 """Rows of more elements are sorted by merging; in shorter ones each element is compared with all others."""
 RUN = 256
 """The elements of a run that is sorted by counting; a power of two."""
 
 
-def with_orders(graph: TensorGraph) -> TensorGraph:
+def with_orders(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """arglargest and argsmallest as plain reductions; sizes are known.
 
         a[t, k] = arglargest[h](e, k)
     becomes, with e in storage since all uses must see the same bits,
 
         v[t, h] = e
-        ...                              (the order of each row: `in_rounds`, `by_counting`, `by_merging`)
+        ...                              (the order of each row, in one of the ways below)
         a[t, k] = i64(i[t, k])
     """
     statements: list[Statement] = []
@@ -50,36 +55,90 @@ def with_orders(graph: TensorGraph) -> TensorGraph:
         if s.place is None:
             statements.append(s)
             continue
-        new_statements, new_tensors = _parts(graph, s, s.place)
+        new_statements, new_tensors = _parts(graph, s, s.place, decisions)
         statements += new_statements
         tensors |= {t.name: t for t in new_tensors}
     return replace(graph, statements=tuple(statements), tensors=tuple(tensors.values()))
 
 
-def _parts(graph: TensorGraph, s: Statement, place: IndexExpr) -> tuple[list[Statement], list[Tensor]]:
+def _parts(
+    graph: TensorGraph, s: Statement, place: IndexExpr, decisions: list[Decision]
+) -> tuple[list[Statement], list[Tensor]]:
     """The parts, and the tensors that are new or to be stored."""
     kept = tuple(d for d in s.dims if not d.reduce)
     last = replace(s, dims=kept, reduction=None, place=None)
     order = RowOrder.of(graph, s)
     if order is None:
         return [replace(last, expr=Const(0, I64, s.span))], []
-    here = order.read(_found(order), place)
+    found, how = _way(order)
+    asked = f"{counted(order.places, 'place')} of {counted(order.length, 'element')}"
+    decisions.append(Decision("order", s.name, True, f"{asked}: {how}"))
+    here = order.read(found(order), place)
     value: Expr = here if order.number is I64 else Cast(here, I64, s.span)
     return [*order.stored.statements, replace(last, expr=value)], order.stored.tensors
 
 
-def _found(order: RowOrder) -> str:
-    """The tensor with the positions of the first ones of each row.
+def _way(order: RowOrder) -> tuple[Callable[[RowOrder], str], str]:
+    """What finds the positions of the first ones of each row, and a word on it.
 
     The smallest of floats are counted, since a minimum is NaN where any element is.
     """
     has_extreme = order.falling or not order.value.dtype.is_float
     if has_extreme and order.places <= min(ROUNDS, max(1, order.length // SHARE)):
-        return in_rounds(order)
-    return by_merging(order) if order.length > LONG and order.is_even else by_counting(order)
+        if order.length >= GROUPED and order.places >= AGAIN and order.is_even and order.takes_data:
+            return in_groups, f"one after the other, by the extremes of groups of {GROUP}"
+        return in_rounds, "one after the other, each in a pass over the row"
+    if order.length > LONG and order.is_even:
+        return by_merging, f"rows are sorted by merging runs of {RUN}"
+    return by_counting, "by the numbers of elements that come before each"
 
 
 # --- in rounds --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """Two tensors of the same shape: extremes of values, and the first positions that have them."""
+
+    order: RowOrder
+    value: str
+    position: str
+
+    @staticmethod
+    def new(order: RowOrder, value: str, position: str, *size: int) -> Extremes:
+        """New tensors, by parts of their names."""
+        values = order.new(value, order.value.dtype, *size)
+        return Extremes(order, values, order.new(position, order.number, *size))
+
+    def read(self, *at: IndexExpr) -> tuple[Expr, Expr]:
+        """An extreme and its position."""
+        return self.order.read(self.value, *at), self.order.read(self.position, *at)
+
+    def before(self, at: IndexExpr, value: Expr, position: Expr) -> Expr:
+        """Does an extreme come before another element?"""
+        mine, here = self.read(at)
+        return self.order.first(mine, value, self.order.apply("lt", here, position))
+
+    def define(
+        self,
+        dims: tuple[IterDim, ...],
+        at: tuple[IndexExpr, ...],
+        value: Expr,
+        position: Expr,
+        left: Expr | None = None,
+    ) -> None:
+        """As reductions over elements, or over those that are left. If one is a NaN, the extreme is one."""
+        order, dtype = self.order, self.order.value.dtype
+        extreme = "max" if order.falling else "min"
+        found = order.apply("eq", value, order.read(self.value, *at))
+        if dtype.is_float:
+            found = order.apply("or", found, order.apply("isnan", value))
+        if left is not None:
+            value = order.chosen(left, value, Const(identity(extreme, dtype), dtype, order.s.span))
+            found = order.apply("and", left, found)
+        none = order.constant(LARGEST_SHORT if order.number is I32 else LARGEST)
+        order.define(self.value, dims, at, value, extreme)
+        order.define(self.position, dims, at, order.chosen(found, position, none), "min")
 
 
 def in_rounds(order: RowOrder) -> str:
@@ -90,33 +149,54 @@ def in_rounds(order: RowOrder) -> str:
     m[t, r] = max[h](v[t, h] if (v[t, h], h) comes after (m[t, r - 1], i[t, r - 1]) else -inf)
     i[t, r] = min[h](i32(h) if ... and v[t, h] == m[t, r] else 2**31 - 1)
     """
-    dtype, position = order.value.dtype, order.counted(IVar(order.over.name))
-    extreme = "max" if order.falling else "min"
-    best, at = order.new("best", dtype, order.places), order.new("at", order.number, order.places)
-    nothing = Const(identity(extreme, dtype), dtype, order.s.span)
-    none = Const(LARGEST_SHORT if order.number is I32 else LARGEST, order.number, order.s.span)
-    r = order.free("r")
-
-    def chosen(cond: Expr, then: Expr, other: Expr) -> Expr:
-        return Select(cond, then, other, then.dtype, order.s.span)
-
-    def is_extreme(place: IndexExpr) -> Expr:
-        """If there is a NaN among what is left, the extreme is one."""
-        found = order.apply("eq", order.value, order.read(best, place))
-        nan = order.apply("isnan", order.value) if dtype.is_float else None
-        return found if nan is None else order.apply("or", found, nan)
-
-    order.define(best, (order.over,), (IConst(0),), order.value, extreme)
-    order.define(at, (order.over,), (IConst(0),), chosen(is_extreme(IConst(0)), position, none), "min")
+    best, r = Extremes.new(order, "best", "at", order.places), IVar(order.free("r"))
+    element = order.value, order.counted(IVar(order.over.name))
+    best.define((order.over,), (IConst(0),), *element)
     if order.places > 1:
-        before = IVar(r) - 1
-        tie = order.apply("lt", order.read(at, before), position)
-        left = order.first(order.read(best, before), order.value, tie)
-        dims = (IterDim(r, IConst(1), IConst(order.places)), order.over)
-        order.define(best, dims, (IVar(r),), chosen(left, order.value, nothing), extreme)
-        found = order.apply("and", left, is_extreme(IVar(r)))
-        order.define(at, dims, (IVar(r),), chosen(found, position, none), "min")
-    return at
+        dims = (IterDim(r.name, IConst(1), IConst(order.places)), order.over)
+        best.define(dims, (r,), *element, best.before(r - 1, *element))
+    return best.position
+
+
+# --- in groups --------------------------------------------------------------------------------------------
+
+
+def in_groups(order: RowOrder) -> str:
+    """As in rounds, but among the extremes of groups; after each round that of one group is found again.
+
+    g[t, 0, b] = extreme of v[t, GROUP*b + c] over c                (a value and its position, as all here)
+    m[t, r]    = extreme of g[t, r, b] over b
+    n[t, r]    = extreme of v[t, GROUP*(i // GROUP) + c] over what comes after m[t, r-1]; its position is i
+    g[t, r, b] = n[t, r] if b == i // GROUP else g[t, r-1, b]
+    """
+    count = -(-order.length // GROUP)
+    b, c, r = (IVar(order.free(n)) for n in "bcr")
+    best = Extremes.new(order, "best", "at", order.places)
+    groups = Extremes.new(order, "group", "where", order.places, count)
+    again = Extremes.new(order, "again", "there", order.places)
+    each, rounds = _below(b, count), IterDim(r.name, IConst(1), IConst(order.places))
+    over = replace(each, reduce=True)
+    end = binary("min", GROUP, order.length - b * GROUP) if order.length % GROUP else IConst(GROUP)
+    here = b * GROUP + c + order.first_position
+    element = order.at(here), order.counted(here)
+    groups.define((each, IterDim(c.name, IConst(0), end, True)), (IConst(0), b), *element)
+    best.define((over,), (IConst(0),), *groups.read(IConst(0), b))
+    low, size = order.constant(order.first_position), order.constant(GROUP)
+    last = order.read(best.position, r - 1)
+    changed = order.apply("floordiv", order.apply("sub", last, low), size)
+    start = order.apply("add", order.apply("mul", changed, size), low)
+    # Beyond the row the last element again: it changes no extreme.
+    end_of_row = order.constant(order.first_position + order.length - 1)
+    there = order.apply("min", order.apply("add", start, order.counted(c)), end_of_row)
+    element = order.at(there), there
+    inside = IterDim(c.name, IConst(0), IConst(GROUP), True)
+    again.define((rounds, inside), (r,), *element, best.before(r - 1, *element))
+    same = order.apply("eq", order.counted(b), changed)
+    names = groups.value, groups.position
+    for name, new, old in zip(names, again.read(r), groups.read(r - 1, b), strict=True):
+        order.define(name, (rounds, each), (r, b), order.chosen(same, new, old))
+    best.define((rounds, over), (r,), *groups.read(r, b))
+    return best.position
 
 
 # --- by counting ------------------------------------------------------------------------------------------
@@ -137,7 +217,7 @@ def by_counting(order: RowOrder) -> str:
     if order.places < order.length:
         last = Const(order.places - 1, I32, order.s.span)
         asked = order.apply("le", place, last)
-        number = Select(asked, number, Const(0, order.number, order.s.span), order.number, order.s.span)
+        number = order.chosen(asked, number, order.constant(0))
         place = order.apply("min", place, last)
     at = order.new("at", order.number, order.places)
     order.put(at, dims[-1:], place, number, order.places)
@@ -169,7 +249,7 @@ def by_merging(order: RowOrder) -> str:
     if order.first_position == 0:
         return at
     moved = order.new("at", order.number, order.length)
-    low = Const(order.first_position, order.number, order.s.span)
+    low = order.constant(order.first_position)
     order.define(moved, (_below(q, order.length),), (q,), order.apply("add", order.read(at, q), low))
     return moved
 
@@ -195,7 +275,7 @@ def _powers(order: RowOrder) -> str:
     w, count = IVar(order.free("w")), order.length.bit_length() + 1
     powers = order.stored.tensor("powers", order.number, (IConst(count),))
     before = Read(powers, (w - 1,), order.number, order.s.span)
-    one = Const(1, order.number, order.s.span)
+    one = order.constant(1)
     for low, high, e in ((0, 1, one), (1, count, order.apply("add", before, before))):
         dims, name = (IterDim(w.name, IConst(low), IConst(high)),), order.stored.statement(powers)
         order.stored.statements.append(Statement(name, powers, dims, (w,), e, span=order.s.span))
@@ -212,7 +292,7 @@ def _merged(order: RowOrder, row: str, at: str, run: int, powers: str) -> str:
     beside = (q // run + 1 - right * 2) * run
     there = binary("max", 0, binary("min", run, order.length - beside))
     past = order.new(f"past{run}", order.number, order.length, last + 1)
-    none, one = (Const(n, order.number, order.s.span) for n in (0, 1))
+    none, one = order.constant(0), order.constant(1)
     order.define(past, (each,), (q, IConst(0)), none)
     held = order.read(past, q, w - 1)
     more = order.apply("add", held, Read(powers, (last - w,), order.number, order.s.span))
@@ -221,7 +301,7 @@ def _merged(order: RowOrder, row: str, at: str, run: int, powers: str) -> str:
     tie = order.apply("eq", order.counted(right), one)
     before = order.first(order.read(keys, other), order.read(keys, q), tie)
     passes = order.apply("and", order.apply("le", more, order.counted(there)), before)
-    step = Select(passes, more, held, order.number, order.s.span)
+    step = order.chosen(passes, more, held)
     order.define(past, (each, IterDim(w.name, IConst(1), IConst(last + 1))), (q, w), step)
     place = order.apply("add", order.counted(q - right * run), order.read(past, q, IConst(last)))
     merged = order.new(f"run{2 * run}", order.number, order.length)

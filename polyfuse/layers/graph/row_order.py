@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from polyfuse.ir.dtypes import BOOL, I32, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
     Apply,
     Const,
     Expr,
@@ -17,6 +18,7 @@ from polyfuse.ir.tensor_graph import (
     IndexValue,
     IterDim,
     Read,
+    Select,
     Statement,
     TensorGraph,
     depends_on,
@@ -81,6 +83,13 @@ class RowOrder:
         """Have all rows elements in the same range?"""
         return isinstance(self.over.lower, IConst) and isinstance(self.over.upper, IConst)
 
+    @property
+    def takes_data(self) -> bool:
+        """May positions be data? Where an element is read by its position itself."""
+        over = IVar(self.over.name)
+        plain = (i for i in self.value.indices if not isinstance(i, EXPR_TYPES))
+        return all(i == over or over.name not in variables(i) for i in plain)
+
     def free(self, wish: str) -> str:
         """A name for a loop."""
         taken = {d.name for d in self.s.dims}
@@ -124,15 +133,26 @@ class RowOrder:
 
     # --- expressions -----------------------------------------------------------------------------------
 
-    def at(self, position: IndexExpr) -> Read:
-        """The element at a position."""
+    def at(self, position: Index) -> Read:
+        """The element at a position, which may be data."""
+        if isinstance(position, EXPR_TYPES):
+            indices = tuple(position if i == IVar(self.over.name) else i for i in self.value.indices)
+            return replace(self.value, indices=indices)
         found = map_expr(self.value, lambda x: x, lambda i: substitute(i, {self.over.name: position}))
         assert isinstance(found, Read)
         return found
 
+    def chosen(self, cond: Expr, then: Expr, other: Expr) -> Expr:
+        """A value by a condition."""
+        return Select(cond, then, other, then.dtype, self.s.span)
+
     def counted(self, index: IndexExpr) -> Expr:
         """An index as a number of the dtype of positions."""
         return IndexValue(index, self.number, self.s.span)
+
+    def constant(self, value: int) -> Const:
+        """A number of the dtype of positions."""
+        return Const(value, self.number, self.s.span)
 
     def apply(self, op: str, *args: Expr) -> Expr:
         compares = op in ("lt", "le", "gt", "eq", "and", "or", "not", "isnan")

@@ -11,7 +11,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
-from polyfuse.layers.graph.orders import LONG, ROUNDS, RUN
+from polyfuse.layers.graph.orders import AGAIN, GROUPED, LONG, ROUNDS, RUN
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.library import standard_programs
@@ -36,13 +36,16 @@ def parts(graph: TensorGraph) -> set[str]:
 
 
 ROUNDED, COUNTED = {"best", "at"}, {"count", "at"}
+IN_GROUPS = {"best", "at", "group", "where", "again", "there"}
 
 
 @pytest.mark.parametrize(
     ("graph", "way"),
     [
         (order(length=64, places=8), ROUNDED),
-        (order(length=4 * LONG, places=ROUNDS), ROUNDED),
+        (order(length=4 * LONG, places=AGAIN - 1), ROUNDED),
+        (order(length=GROUPED, places=AGAIN), IN_GROUPS),
+        (order(length=4 * LONG, places=ROUNDS), IN_GROUPS),
         (order(length=64, places=17), COUNTED),
         (order(length=64, places=64), COUNTED),
         (order(length=1, places=1), ROUNDED),
@@ -75,7 +78,7 @@ def test_nothing_is_asked(rows: int, length: int, places: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["arglargest", "argsmallest"])
-@pytest.mark.parametrize(("length", "places"), [(9, 2), (9, 9), (LONG + 9, 70)])
+@pytest.mark.parametrize(("length", "places"), [(9, 2), (9, 9), (GROUPED + 9, 20), (LONG + 9, 140)])
 def test_the_plain_reductions_give_the_same_order(name: str, length: int, places: int) -> None:
     text = ORDER.format("f32", name, places)
     sizes = {"T": 2, "H": length, "K": places}
