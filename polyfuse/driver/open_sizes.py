@@ -29,6 +29,7 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
     statement_reads,
 )
+from polyfuse.layers.graph.row_order import sizes_of_orders
 from polyfuse.options import Open, Wish
 from polyfuse.poly.legality.index_overflow import Sizes, refuse_large, span, spans_of, wrapping
 from polyfuse.poly.legality.ranges import prove_ranges
@@ -83,9 +84,8 @@ def region(graph: TensorGraph, fixed: Mapping[str, int]) -> Region:
 
     Raises NotOpen where there is none.
     """
-    needed = fixed_sizes_needed(specialize(graph, fixed))
-    if needed:
-        raise NotOpen(f"an index is not affine while {', '.join(needed)} is open")
+    if needed := _needed(specialize(graph, fixed)):
+        raise NotOpen(_not_open(graph, needed))
     names = tuple(n for n in graph.sizes if n not in fixed)
     above = tuple(Constraint("<=", ISize(n), IConst(_most(graph, fixed, names))) for n in names)
     below = tuple(Constraint(">=", ISize(n), IConst(1)) for n in names)
@@ -93,6 +93,18 @@ def region(graph: TensorGraph, fixed: Mapping[str, int]) -> Region:
     if why := _unproved(within(graph, found), fixed):
         raise NotOpen(why)
     return found
+
+
+def _needed(graph: TensorGraph) -> tuple[str, ...]:
+    """Sizes that cannot be open."""
+    needed = {*fixed_sizes_needed(graph), *sizes_of_orders(graph)}
+    return tuple(n for n in graph.sizes if n in needed)
+
+
+def _not_open(graph: TensorGraph, needed: Sequence[str]) -> str:
+    ordered = set(needed) <= set(sizes_of_orders(graph))
+    why = "an order has no known length" if ordered else "an index is not affine"
+    return f"{why} while {', '.join(needed)} is open"
 
 
 def within(graph: TensorGraph, region: Region) -> TensorGraph:
@@ -289,11 +301,11 @@ class Family:
             names = _less(names, worst)
             fixed.append(worst)
         if fixed:
-            self.refused[wanted] = f"an index is not affine while {', '.join(fixed)} is open"
+            self.refused[wanted] = _not_open(self.graph, fixed)
         return names
 
     def _needed(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        return fixed_sizes_needed(specialize(self.graph, _without(sizes, names)))
+        return _needed(specialize(self.graph, _without(sizes, names)))
 
     def _to_be_open(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Sizes that kernels for this call should not know."""

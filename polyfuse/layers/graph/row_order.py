@@ -1,6 +1,7 @@
 """The order of the elements of rows, and what statements that find it are made of.
 
-`RowOrder`     for a statement with arglargest or argsmallest: its rows, their elements, who comes first
+`RowOrder`            of a statement with arglargest or argsmallest: its rows, their elements, who comes first
+`sizes_of_orders`     sizes that must be known for that
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BOOL, I32, I64, DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -45,9 +46,9 @@ class RowOrder:
 
     @staticmethod
     def of(graph: TensorGraph, s: Statement) -> RowOrder | None:
-        """Of a statement at known sizes; None where it defines no element."""
-        ranges = {n: _known(span) for n, span in intervals(s.dims).items()}
-        if any(high < low for low, high in ranges.values()):
+        """Of a statement whose `sizes_of_orders` are known; None where it defines no element."""
+        ranges = intervals(s.dims)
+        if any(high < low for low, high in map(_known, filter(_is_known, ranges.values()))):
             return None
         assert s.place is not None
         (over,) = (d for d in s.dims if d.reduce)
@@ -59,7 +60,7 @@ class RowOrder:
         value = _stored_value(stored, rows, over)
         asked = IterDim("", s.place, binary("+", s.place, 1))
         places = _known(intervals((*s.dims, asked))[""])[1] + 1
-        low, high = ranges[over.name]
+        low, high = _known(ranges[over.name])
         narrow = s.expr.dtype.bytes <= I32.bytes and fits((IConst(low), IConst(high)))
         return RowOrder(s, stored, rows, over, high - low + 1, places, value, I32 if narrow else I64)
 
@@ -70,8 +71,8 @@ class RowOrder:
     @property
     def row(self) -> tuple[IndexExpr, ...]:
         """The index of a row in what is stored of each."""
-        lows = intervals(self.rows)
-        return tuple(binary("-", IVar(d.name), min(0, _known(lows[d.name])[0])) for d in self.rows)
+        spans = intervals(self.rows)
+        return tuple(binary("-", IVar(d.name), _start(spans[d.name])) for d in self.rows)
 
     @property
     def first_position(self) -> int:
@@ -100,9 +101,9 @@ class RowOrder:
 
     def new(self, part: str, dtype: DType, *size: int) -> str:
         """A tensor with so many elements for each row."""
-        spans = [_known(span) for span in intervals(self.rows).values()]
-        shape = (*(IConst(high + 1 - min(0, low)) for low, high in spans), *map(IConst, size))
-        return self.stored.tensor(part, dtype, shape)
+        spans = intervals(self.rows).values()
+        rows = (binary("+", span[1], 1 - _start(span)) for span in spans)
+        return self.stored.tensor(part, dtype, (*rows, *map(IConst, size)))
 
     def read(self, tensor: str, *at: Index) -> Read:
         """An element of this row."""
@@ -180,7 +181,33 @@ def _stored_value(stored: Stored, rows: tuple[IterDim, ...], over: IterDim) -> R
     return stored.new("value", dims, e, None, as_read(dims, e))
 
 
+def _is_known(span: tuple[IndexExpr, IndexExpr]) -> bool:
+    return all(isinstance(e, IConst) for e in span)
+
+
 def _known(span: tuple[IndexExpr, IndexExpr]) -> tuple[int, int]:
     low, high = span
     assert isinstance(low, IConst) and isinstance(high, IConst)  # sizes have values
     return low.value, high.value
+
+
+def _start(span: tuple[IndexExpr, IndexExpr]) -> int:
+    """Where storage for a range starts."""
+    assert isinstance(span[0], IConst)
+    return min(0, span[0].value)
+
+
+def sizes_of_orders(graph: TensorGraph) -> tuple[str, ...]:
+    """Sizes that must be known: they say how many elements are in order, which places are asked for, or where
+    rows begin."""
+    needed: set[str] = set()
+    for s in graph.statements:
+        if s.place is None:
+            continue
+        needed |= {*sizes(s.place), *(n for low, _ in intervals(s.dims).values() for n in sizes(low))}
+        used = {*s.reduction_dims, *variables(s.place)}
+        for d in reversed(s.dims):
+            if d.name in used:
+                used |= {*variables(d.lower), *variables(d.upper)}
+                needed |= {*sizes(d.lower), *sizes(d.upper)}
+    return tuple(n for n in graph.sizes if n in needed)

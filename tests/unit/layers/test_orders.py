@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from equivalence import fixed_graph_of, seeded_inputs
 
+import polyfuse as pf
 from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
@@ -75,6 +77,20 @@ def test_nothing_is_asked(rows: int, length: int, places: int) -> None:
     graph = fixed_graph_of(ORDER.format("f32", "arglargest", places), T=rows, H=length, K=places)
     verify_graph(graph)
     assert evaluate(graph, {}, seeded_inputs(graph))["i"].value.shape == (rows, places)
+
+
+@pytest.mark.parametrize(("length", "places"), [(9, 2), (GROUPED + 9, 9), (9, 9), (LONG + 9, LONG + 9)])
+def test_the_number_of_rows_may_be_open(length: int, places: int) -> None:
+    """Not that of elements, or of places, as the way depends on them."""
+    text = ORDER.format("f32", "arglargest", places)
+    f = pf.compile(text, sizes="open", target="interpret")
+    for rows in (2, 3):
+        x = np.random.default_rng(rows).standard_normal((rows, length)).round(1).astype(np.float32)
+        want = np.argsort(-x, -1, kind="stable")[:, :places]
+        np.testing.assert_array_equal(f(x), want)
+    (variant,) = f.variants
+    assert variant.open == ("T",)
+    assert "- open T, H, K: an order has no known length while" in f.explain(x)
 
 
 @pytest.mark.parametrize("name", ["arglargest", "argsmallest"])
