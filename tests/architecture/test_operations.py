@@ -15,7 +15,16 @@ TELLING = {o.name for o in OPS.values() if o.called and o.cost in (Cost.FUNCTION
 # Module -> functions that it names, and why.
 KERNELS = {  # the interpreter has what NumPy has not
     "polyfuse.ir.ops": TELLING,
-    "polyfuse.runtime.interpreter.ops": {"rsqrt", "sigmoid", "erf", "erfc", "lgamma", "digamma", "pow"},
+    "polyfuse.runtime.interpreter.ops": {
+        "rsqrt",
+        "sigmoid",
+        "erf",
+        "erfc",
+        "lgamma",
+        "digamma",
+        "pow",
+        "philox4x32",
+    },
     "polyfuse.runtime.reference.ops": TELLING,  # values with bounds
     "polyfuse.runtime.numpy_text": {"sigmoid", "pow"},  # x ** 2 is np.square
 }

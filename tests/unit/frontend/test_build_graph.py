@@ -20,6 +20,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, F16, F32, F64, I32, DType
 from polyfuse.ir.verify_graph import verify_graph
+from polyfuse.library import standard_programs
 from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.runtime.reference.evaluate import evaluate
 
@@ -436,11 +437,12 @@ EXAMPLES = re.findall(r"```pf\n(.*?)```", PAGE.read_text(encoding="utf-8"), flag
 @pytest.mark.parametrize("text", EXAMPLES, ids=[e.split("(")[0].split("op ")[-1] for e in EXAMPLES])
 def test_examples_of_the_reference(text: str) -> None:
     program = parse_text(text, "language.md")
-    assert not check_program(program).found
+    programs = (program, *standard_programs())
+    assert not check_program(program, programs[1:]).found
     for op in program.ops:
         head = signature(op)
         dtypes = {name: F16 if kind == "float" else I32 for name, kind in head.generics}
-        built = instantiate(program, op.name, dtypes=dtypes, ranks=dict.fromkeys(head.rank_variables, 1))
+        built = instantiate(programs, op.name, dtypes=dtypes, ranks=dict.fromkeys(head.rank_variables, 1))
         found = Diagnostics()
         prove_ranges(built, None, found)
         assert not found.found

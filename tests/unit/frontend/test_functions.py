@@ -242,7 +242,8 @@ LIBRARY: dict[str, Any] = {
 
 
 def test_all_of_the_library_are_tried() -> None:
-    names = [f.name for p in pf.stdlib.programs for f in p.functions]
+    names = {f.name for p in pf.stdlib.programs for f in p.functions}
+    names -= {"uniform", "normal"}  # test_random_numbers
     assert sorted(names) == sorted(call.partition("(")[0] for call in LIBRARY)
 
 

@@ -21,7 +21,7 @@ RANGES = {
 }  # fmt: skip
 WITH = [o.name for o in OPS.values() if o.gradient]
 # Numbers of no smooth function, and `digamma`, whose derivative the language has not.
-WITHOUT = {o.name for o in OPS.values() if o.gives_bool or o.takes.value in ("i32", "integers")}
+WITHOUT = {o.name for o in OPS.values() if o.gives_bool or o.gives or o.takes.value in ("i32", "integers")}
 WITHOUT |= {"digamma", "pair", "dot_pairs", "within"}
 
 
