@@ -19,7 +19,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.layers.graph import orders
 
 Array = np.ndarray[Any, Any]
-DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i8": "int8", "i64": "int64", "u8": "uint8"}
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i8": "int8", "i64": "int64", "u64": "uint64"}
 LAYERS: list[tuple[str, ...]] = [("loop", "stitch", "pack"), (), ("loop",), ("loop", "stitch")]
 
 

@@ -223,7 +223,7 @@ def _in_order(op: str, v: Array, valid: Array, axis: int) -> Array:
     """Positions, what is valid first, the largest or the smallest first; a NaN is the largest."""
     falling = op == "arglargest"
     if v.dtype.kind != "f":
-        v = v.astype(np.int64)
+        v = v.astype(np.uint64 if v.dtype.kind == "u" else np.int64)
         return np.lexsort((~v if falling else v, ~valid), axis=axis)
     nan = np.isnan(v)
     known = np.where(nan, 0.0, v)

@@ -85,6 +85,14 @@ def test_exact_elements_have_one_order() -> None:
     assert not agrees(swapped, want, I64)
 
 
+@pytest.mark.parametrize("name", ["arglargest", "argsmallest"])
+def test_large_numbers_without_signs_are_in_order(name: str) -> None:
+    g = instantiate(parse_text(f"op f(x: u64[H]) -> (i: i64[H]) {{ i[k] = {name}[h](x[h], k) }}"), "f")
+    x = np.array([2**63, 1, 2**64 - 1, 0, 2**63], np.uint64)
+    found = evaluate(g, {"H": 5}, {"x": x})["i"].value
+    assert found.tolist() == ([2, 0, 4, 1, 3] if name == "arglargest" else [3, 1, 0, 4, 2])
+
+
 def test_results_of_another_shape_or_type_are_not_followed() -> None:
     for i in (np.zeros((1, 2), np.int64), np.array([[4, 1, 2]], np.int32), None):
         given = {} if i is None else {"i": i}
