@@ -1,4 +1,4 @@
-"""Part "reference": standard operators, random programs and the benchmarks' operators against float64.
+"""Part "reference": standard operators, examples, random programs, the benchmarks' operators against float64.
 
 An item is a group of calls; each is compiled by no layer, by layer I and by both, and every element must be
 within the bound of the reference evaluator.
@@ -34,10 +34,10 @@ def items(job: Job) -> list[str]:
     """`kind first-last`: groups of numbers into the lists of calls."""
     together = QUICK_TOGETHER if job.quick else TOGETHER
     counts = {"workloads": len(_helpers().workload_names()), "random": QUICK_RANDOM if job.quick else RANDOM}
-    if importlib.util.find_spec("scipy"):  # the cases of the library say what is expected with it
-        counts["stdlib"] = _helpers().stdlib_count()
+    if importlib.util.find_spec("scipy"):  # cases say with it what is expected
+        counts |= {"stdlib": _helpers().stdlib_count(), "examples": _helpers().example_count()}
     found = []
-    for kind in ("workloads", "stdlib", "random"):
+    for kind in ("workloads", "stdlib", "examples", "random"):
         groups = [(a, min(a + together, counts[kind])) for a in range(0, counts.get(kind, 0), together)]
         found += [f"{kind} {a}-{b - 1}" for a, b in (groups[:QUICK_GROUPS] if job.quick else groups)]
     return job.selected(found)

@@ -9,8 +9,8 @@ copies; `by_api` calls the same operators as users do, with torch tensors on the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class DeviceCall:
     call: Call
     program: pf.Program
     op: str
+    given: Mapping[str, int] = field(default_factory=dict)  # size parameters
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def by_api(c: DeviceCall, inputs: dict[str, Array], target: str) -> dict[str, Ar
             n: np.array(a) if n in updated and not np.ndim(a) else to_device(np.array(a), target)
             for n, a in inputs.items()
         }
-        found = f(**given)
+        found = f(**given, **c.given)
     parts = found if isinstance(found, tuple) else () if found is None else (found,)
     got = dict(zip(graph.outputs, parts, strict=True))
     got |= {t.name: given[t.alias] for t in graph.tensors if t.alias is not None}
@@ -143,8 +144,9 @@ def by_api(c: DeviceCall, inputs: dict[str, Array], target: str) -> dict[str, Ar
 
 
 def call_of(kind: str, number: int) -> DeviceCall:
-    """`number` counts the cases of the standard library, the benchmarks' operators, or is a seed."""
-    return {"stdlib": _stdlib, "random": _random, "workloads": _workload}[kind](number)
+    """`number` counts cases of the standard library, examples, the benchmarks' operators, or is a seed."""
+    makers = {"stdlib": _stdlib, "examples": _example, "random": _random, "workloads": _workload}
+    return makers[kind](number)
 
 
 @cache
@@ -172,6 +174,20 @@ def _stdlib(number: int) -> DeviceCall:
     return DeviceCall(
         Call(str(case), "", graph, case.sizes(graph), inputs), pf.Program(programs_for(case.op)), case.op
     )
+
+
+def example_count() -> int:
+    """How many cases `call_of("examples", ...)` knows."""
+    from operator_cases import CASES
+
+    return len(CASES)
+
+
+def _example(number: int) -> DeviceCall:
+    from operator_cases import CASES, parsed
+
+    case = CASES[number]
+    return DeviceCall(case.bound(), parsed(case.file), case.op, case.given)
 
 
 def _random(seed: int) -> DeviceCall:

@@ -38,7 +38,7 @@ def wide_softmax(x: Any) -> Any:
     return torch.softmax(x.double(), -1)
 
 
-@pytest.mark.parametrize("kind", ["workloads", "stdlib", "random"])
+@pytest.mark.parametrize("kind", ["workloads", "stdlib", "examples", "random"])
 def test_a_group_agrees_with_the_reference(kind: str) -> None:
     check_on_device([call_of(kind, k) for k in range(4)])
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import operator_checks
+from targets import Call
 
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
@@ -51,6 +52,12 @@ class OperatorCase:
 
     def sizes(self, graph: TensorGraph) -> dict[str, int]:
         return bind_sizes(graph, {n: np.shape(a) for n, a in self.inputs.items()}, self.given)
+
+    def bound(self) -> Call:
+        """The graph with sizes and inputs, as tests of layers and targets call it."""
+        graph = self.graph()
+        inputs = {n: np.asarray(a, graph.tensor(n).dtype.numpy) for n, a in self.inputs.items()}
+        return Call(str(self), self.op, graph, self.sizes(graph), inputs)
 
     def expected(self) -> dict[str, Array]:
         """What NumPy says: results and inout parameters by name, in float64."""

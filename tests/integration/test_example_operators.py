@@ -34,12 +34,6 @@ NO_CUDA = find_nvrtc() is None and find_nvcc() is None
 FILES = sorted(path.stem for path in FOLDER.glob("*.pf"))
 
 
-def call_of(case: OperatorCase) -> Call:
-    graph = case.graph()
-    inputs = {n: np.asarray(a, graph.tensor(n).dtype.numpy) for n, a in case.inputs.items()}
-    return Call(str(case), case.op, graph, case.sizes(graph), inputs)
-
-
 def test_every_file_has_two_cases() -> None:
     assert sorted({case.file for case in CASES}) == FILES
     for file in FILES:
@@ -63,7 +57,7 @@ def test_files_are_formatted_and_sound(file: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_numpy(case: OperatorCase) -> None:
-    call = call_of(case)
+    call = case.bound()
     found = evaluate(call.graph, call.sizes, call.inputs)
     expected = case.expected()
     outputs = {t.alias or t.name: t.name for t in call.graph.tensors if t.role is Role.OUTPUT}
@@ -86,7 +80,7 @@ def test_calls_as_users_make_them(case: OperatorCase) -> None:
 
 @pytest.mark.parametrize("file", thinned(FILES, 3))
 def test_layers_and_targets_agree(file: str) -> None:
-    calls = [call_of(case) for case in CASES if case.file == file]
+    calls = [case.bound() for case in CASES if case.file == file]
     dice = random.Random(file)
     ways = [dice.choice([w for w in WAYS if w.on_cpu == x]) for x in (True, False)]
     check([(call, way) for call in calls for way in ways])
@@ -95,7 +89,7 @@ def test_layers_and_targets_agree(file: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_all_layers_and_targets_agree(file: str) -> None:
-    calls = [call_of(case) for case in CASES if case.file == file]
+    calls = [case.bound() for case in CASES if case.file == file]
     check([(call, way) for call in calls for way in WAYS])
     for call in calls:
         want = evaluate(call.graph, call.sizes, call.inputs)
@@ -124,7 +118,7 @@ needs_cuda = pytest.mark.skipif(
 def test_special_values_agree(file: str, values: tuple[float, ...]) -> None:
     """One of each float argument is such a value. What then hangs on a comparison may be anything."""
     rng, dice = np.random.default_rng(len(file)), random.Random(file)
-    calls = [call_of(case) for case in CASES if case.file == file]
+    calls = [case.bound() for case in CASES if case.file == file]
     for call in calls:
         for name, array in call.inputs.items():
             if array.dtype.kind == "f" and array.ndim:
@@ -164,7 +158,7 @@ def test_smallest_sizes_agree(case: OperatorCase, least: int) -> None:
 @needs_cuda
 @pytest.mark.parametrize("file", thinned(FILES, 6))
 def test_cuda_compiles(file: str) -> None:
-    calls = [call_of(case) for case in CASES if case.file == file]
+    calls = [case.bound() for case in CASES if case.file == file]
     compile_for_gpus(calls[1:2], [(GpuTarget(sms=132), True, True)])
 
 
@@ -175,4 +169,4 @@ def test_cuda_compiles_with_all_layers(file: str) -> None:
     """For a large GPU, and for one whose reductions are split."""
     devices = (GpuTarget(sms=132), DEVICES["usual"])
     ways = [(d, f, s) for d in devices for f in (True, False) for s in (True, False)]
-    compile_for_gpus([call_of(case) for case in CASES if case.file == file], ways)
+    compile_for_gpus([case.bound() for case in CASES if case.file == file], ways)
