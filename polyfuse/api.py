@@ -25,6 +25,7 @@ from polyfuse.driver.stages import Scheduled, Specialized
 from polyfuse.driver.targets import require_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given, with_defaults
 from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.semantics.optionals import optionals
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature, size_names
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.formatter import format_program
@@ -177,10 +178,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a program, its generics still open."""
+    """One operator of a program, its generics still open; `absent`: the optional tensors that it lacks."""
 
     program: Program
     op: ast.OpDef
+    absent: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -188,7 +190,21 @@ class Operator:
 
     @cached_property
     def signature(self) -> Signature:
-        return signature(self.op)
+        whole = signature(self.op)
+        return whole if self.absent is None else whole.without(self.absent)
+
+    def without(self, *names: str) -> Operator:
+        """The operator where these of its optional tensors are absent, and the others are there.
+
+        Raises ArgumentError PF408 for what is no optional tensor of it.
+        """
+        known = optionals(self.op)
+        for name in names:
+            if name not in known:
+                hint = f"those are {', '.join(known)}" if known else "it has none"
+                message = f"{self.name} has no optional tensor '{name}'"
+                raise ArgumentError(message, code="PF408", hint=hint)
+        return Operator(self.program, self.op, names)
 
     def __deepcopy__(self, memo: object) -> Operator:
         return self
@@ -216,7 +232,7 @@ class Operator:
         self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
     ) -> TensorGraph:
         """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
-        return open_graph(self.program.programs, self.op, dtypes, ranks)
+        return open_graph(self.program.programs, self.op, dtypes, ranks, self.absent or ())
 
     def specialize(
         self,

@@ -10,13 +10,14 @@ Nothing here needs NumPy.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from polyfuse.diagnostics import Diagnostics, DslError
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
+from polyfuse.frontend_dsl.semantics.optionals import choices
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import statement_exprs, walk
 from polyfuse.frontend_dsl.syntax.imports import load_text
@@ -82,6 +83,8 @@ def check_programs(programs: tuple[ast.Program, ...]) -> Checked:
             # What is called from another file is told of when that file is checked.
             told = (d for d in lints(op, graphs[op.name]) if d.span and d.span.source is main.source)
             found.found.extend(told)
+            for absent in choices(op):
+                open_graph((main, *others), op, absent=absent) if absent else None
         except DslError as error:
             found.found.extend(error.diagnostics if not known else ())
     found.found, idle = audible(main, found.found)
@@ -100,13 +103,15 @@ def open_graph(
     op: ast.OpDef,
     dtypes: Mapping[str, DType | str] | None = None,
     ranks: Mapping[str, int] | None = None,
+    absent: Collection[str] = (),
 ) -> TensorGraph:
-    """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
+    """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable), with all
+    optional tensors but those that are absent."""
     chosen = {x.name: BY_NAME[representative(x.kind)] for x in op.generics if x.kind != "size"}
     for n, t in (dtypes or {}).items():
         chosen[n] = BY_NAME[t] if isinstance(t, str) else t
     lengths = {**dict.fromkeys(rank_variables(op), 1), **(ranks or {})}
-    graph = instantiate(programs, op.name, dtypes=chosen, ranks=lengths)
+    graph = instantiate(programs, op.name, dtypes=chosen, ranks=lengths, absent=absent)
     found = Diagnostics()
     prove_ranges(graph, None, found)
     found.raise_if_errors()

@@ -108,6 +108,11 @@ def ranks(ctx: typer.Context, incomplete: str) -> list[str]:
     return _assignments([v for op in _chosen(ctx) for v in signature(op).rank_variables], incomplete)
 
 
+def optionals(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Optional tensors of the operator."""
+    return _beginning((p.name for op in _chosen(ctx) for p in op.params if p.optional), incomplete)
+
+
 def _assignments(names: Sequence[str], incomplete: str) -> list[str]:
     """`NAME=` for each name that the list does not have yet."""
     before, comma, last = incomplete.rpartition(",")

@@ -22,6 +22,7 @@ def explain(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    without: settings.Without = None,
     layers: settings.Layers = "loop,stitch,pack",
     partition: settings.Partition = "connect",
     target: settings.Target = "auto",
@@ -61,7 +62,7 @@ def explain(
         raise typer.BadParameter("give two statements, or none")
     if first is not None and cut == "search":
         raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
-    operator = files.open_operator(file, op)
+    operator = files.open_operator(file, op, without)
     if settings.tune_of(tune, made_for) == "measure" and first is None:
         case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
         on, options = made_for if made_for == "cuda" else "cpu", Options(tune="measure", device=device)

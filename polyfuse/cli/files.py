@@ -25,8 +25,19 @@ opened: dict[str, str] = {}
 """What the command read so far, argument -> text: for the reproducer of an internal error."""
 
 
-def open_operator(file: str, op: str | None) -> Operator:
-    """The operator that FILE and --op name."""
+def open_operator(file: str, op: str | None, without: Sequence[str] | None = None) -> Operator:
+    """The operator that FILE and --op name, without the optional tensors that --without names."""
+    from polyfuse.diagnostics import ArgumentError
+
+    operator = _named(file, op)
+    try:
+        return operator.without(*without) if without else operator
+    except ArgumentError as error:
+        message, hint = error.diagnostics[0].message, error.diagnostics[0].hint
+        raise typer.BadParameter(f"--without: {message}; {hint}") from None
+
+
+def _named(file: str, op: str | None) -> Operator:
     if file.startswith(LIBRARY):
         if op and op != file.removeprefix(LIBRARY):
             raise typer.BadParameter(f"'{file}' names the operator already; leave out --op {op}")

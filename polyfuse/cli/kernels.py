@@ -18,6 +18,7 @@ def compare(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    without: settings.Without = None,
     target: settings.Target = "cpu",
     device: settings.Device = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
@@ -40,7 +41,7 @@ def compare(
 
     chosen = settings.target_of(target, device)
     options = Options(device=device, seed=seed)
-    operator = files.open_operator(file, op)
+    operator = files.open_operator(file, op, without)
     case = running.prepare(operator, settings.choice(operator, size, dtype, rank), seed)
     columns = [
         ("layers", "left"),

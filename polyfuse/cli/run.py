@@ -21,6 +21,7 @@ def run(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    without: settings.Without = None,
     target: settings.Target = "auto",
     device: settings.Device = None,
     layers: settings.Layers = "loop,stitch,pack",
@@ -65,7 +66,7 @@ def run(
     from polyfuse.cli.compiler import Options
 
     chosen, applied = settings.target_of(target, device, resident), settings.layers_of(layers)
-    cut, operator = settings.partition_of(partition, applied), files.open_operator(file, op)
+    cut, operator = settings.partition_of(partition, applied), files.open_operator(file, op, without)
     options = Options(
         checked=checked,
         denormals=denormals,  # type: ignore[arg-type]
@@ -80,7 +81,6 @@ def run(
     asked = inputs.wanted(operator, input, range)
     case = prepare(operator, settings.choice(operator, size, dtype, rank), seed, asked)
     done = execute(case, operator, chosen, applied, options, cut)
-    screen.out().print(title(case), style="bold", soft_wrap=True)
     _show(case, done, repeat)
     if not no_check and not compare_results(case, done.results):
         raise typer.Exit(1)
@@ -95,6 +95,7 @@ def _use_threads(threads: int | None, target: str) -> None:
 
 def _show(case: Case, done: Done, repeat: int) -> None:
     """Where the time goes, on a target on which it says something; what compiling took."""
+    screen.out().print(title(case), style="bold", soft_wrap=True)
     executable, took = done.built.executable, screen.duration(done.seconds)
     match done.built.compilation.target:
         case "interpret":

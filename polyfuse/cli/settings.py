@@ -67,6 +67,14 @@ Dtypes = Annotated[
         autocompletion=completion.dtypes,
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="An optional tensor that is absent; may be repeated.",
+        autocompletion=completion.optionals,
+    ),
+]
 Ranks = Annotated[
     list[str] | None,
     typer.Option(

@@ -32,6 +32,7 @@ def emit(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    without: settings.Without = None,
     layers: settings.Layers = "loop,stitch,pack",
     partition: settings.Partition = "connect",
     target: Annotated[
@@ -74,7 +75,7 @@ def emit(
         raise typer.BadParameter(
             "the stage schedule is of one graph: --partition connect or rules; see micro"
         )
-    operator = files.open_operator(file, op)
+    operator = files.open_operator(file, op, without)
     choice = settings.choice(operator, size, dtype, rank)
     if stage in _OPEN:
         text = _early(operator, stage, choice, applied, cut)

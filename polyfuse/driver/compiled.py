@@ -69,7 +69,7 @@ def python_signature(signature: Signature) -> PythonSignature:
         Parameter(
             p.name,
             Parameter.POSITIONAL_ONLY if k <= reserved else Parameter.POSITIONAL_OR_KEYWORD,
-            default=p.default if p.has_default else Parameter.empty,
+            default=p.default if p.has_default else None if p.optional else Parameter.empty,
             annotation=_type(p),
         )
         for k, p in enumerate(params)
@@ -101,7 +101,7 @@ class _Default(str):
 
 def _type(p: ParamSig) -> str:
     shape = f"[{', '.join(p.extents)}]" if p.extents else ""
-    return f"{'inout ' if p.inout else ''}{p.dtype}{shape}"
+    return f"{'inout ' if p.inout else ''}{p.dtype}{shape}{'?' if p.optional else ''}"
 
 
 def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Mapping[str, Any]) -> Compiled:
@@ -121,11 +121,10 @@ class Compiled:
     """An operator compiled for a target; call it like a function.
 
     Positional and keyword arguments follow the operator's signature; scalars may be left out where they
-    have defaults.  Size parameters are given by keyword.  `out=` takes an array, or a tuple or dict of
-    arrays, for the results.  Results are NumPy arrays, or torch tensors where an argument was one; several
-    results come as a tuple, an operator with inout parameters only returns None.  Small results of one call
-    share a block of memory, which is
-    there as long as any of them.
+    have defaults, and optional tensors are left out or None.  Size parameters are given by keyword.  `out=`
+    takes an array, or a tuple or dict of arrays, for the results.  Results are NumPy arrays, or torch tensors
+    where an argument was one; several results come as a tuple, an operator with inout parameters only returns
+    None.  Small results of one call share a block of memory, which is there as long as any of them.
 
     On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
     arrays among the arguments are there, by their library.
@@ -159,7 +158,8 @@ class Compiled:
         self._sizes = dict(sizes or {})  # size parameters that are given
         self._wish = dict(wish or {})
         self._families: dict[object, Family] = {}
-        self._at: dict[tuple[tuple[str, int], ...], Compiled] = {}
+        self._is_open = signature.is_open  # which optional tensors there are is seen at each call
+        self._at: dict[tuple[object, ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
@@ -201,6 +201,9 @@ class Compiled:
         return self._target
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
+        if self._is_open:
+            chosen, args, kwargs = self._chosen(args, kwargs)
+            return chosen(*args, out=out, **kwargs)
         given = args if not kwargs else self._in_order(args, kwargs)
         if given is not None:
             try:
@@ -227,8 +230,9 @@ class Compiled:
         Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
         returns the results.  Use it from one thread at a time.
         """
-        if (at := self._at_sizes(kwargs)) is not None:
-            return at.bind(*args, out=out, **_without(kwargs, at._sizes))
+        if (other := self._elsewhere(args, kwargs)) is not None:
+            at, args, kwargs = other
+            return at.bind(*args, out=out, **kwargs)
         call = self._call(args, kwargs, out)
         if not call.bindable:
             raise ArgumentError(
@@ -342,26 +346,54 @@ class Compiled:
         check_given(self.signature.name, [*given], given)
         sizes = {n: int(v) for n, v in given.items()}
         key = tuple(sizes.items())
-        found = self._at.get(key)
-        if found is None:
-            found = Compiled(
-                self._programs,
-                self.signature,
-                target=self.target,
-                fusion=self._fusion,
-                stitching=self._stitching,
-                packing=self._packing,
-                clustering=self._clustering,
-                options=self.options,
-                sizes=sizes,
-                wish=self._wish,
-            )
-            found._instances, found._graphs, found._lock = self._instances, self._graphs, self._lock
-            found._families = self._families
-            with self._lock:
-                found = self._at.setdefault(key, found)
-                if len(self._at) > MOST_SIZES:
-                    del self._at[next(iter(self._at))]
+        return self._at.get(key) or self._remembered(key, self.signature, sizes)
+
+    def _chosen(
+        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]]:
+        """The function with those optional tensors that are given, and the arguments without the others."""
+        params = self.signature.params
+        names = {p.name for p in params if p.optional}
+        if len(args) > len(params) or not kwargs.keys().isdisjoint(self._names[: len(args)]):
+            self._named(args, kwargs)  # it says what is wrong
+        kept = tuple(a for p, a in zip(params, args, strict=False) if a is not None or not p.optional)
+        named = {n: v for n, v in kwargs.items() if v is not None or n not in names}
+        there = {p.name for p, a in zip(params, args, strict=False) if a is not None} | named.keys()
+        absent = tuple(n for n in self._names if n in names and n not in there)
+        found = self._at.get(absent) or self._remembered(absent, self.signature.without(absent), self._sizes)
+        return found, kept, named
+
+    def _elsewhere(
+        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]] | None:
+        """The function that has these arguments, where it is not this one, with what is left to give it."""
+        if self._is_open:
+            return self._chosen(args, kwargs)
+        at = self._at_sizes(kwargs)
+        return None if at is None else (at, args, _without(kwargs, at._sizes))
+
+    def _remembered(
+        self, key: tuple[object, ...], signature: Signature, sizes: Mapping[str, int]
+    ) -> Compiled:
+        """A function with short ways of its own, which shares what is compiled."""
+        found = Compiled(
+            self._programs,
+            signature,
+            target=self.target,
+            fusion=self._fusion,
+            stitching=self._stitching,
+            packing=self._packing,
+            clustering=self._clustering,
+            options=self.options,
+            sizes=sizes,
+            wish=self._wish,
+        )
+        found._instances, found._graphs, found._lock = self._instances, self._graphs, self._lock
+        found._families = self._families
+        with self._lock:
+            found = self._at.setdefault(key, found)
+            if len(self._at) > MOST_SIZES:
+                del self._at[next(iter(self._at))]
         return found
 
     # --- stages for those who look ---------------------------------------------------------------------
@@ -369,16 +401,18 @@ class Compiled:
     def built(self, /, *args: object, **kwargs: object) -> BuiltStages:
         """What was compiled for these arguments: `scheduled`, `kernels` (a `Kernels`), `code.source`,
         `executable`, `decisions`, `seconds`."""
-        if (at := self._at_sizes(kwargs)) is not None:
-            return at.built(*args, **_without(kwargs, at._sizes))
+        if (other := self._elsewhere(args, kwargs)) is not None:
+            at, args, kwargs = other
+            return at.built(*args, **kwargs)
         return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
         """Every decision of the compiler for these arguments, one a line, with the innermost loops that the
         C++ compiler did not vectorise; where sizes are open, the variants in the order in which calls look
         them up; then the variants that were measured (`tune="measure"`)."""
-        if (at := self._at_sizes(kwargs)) is not None:
-            return at.explain(*args, **_without(kwargs, at._sizes))
+        if (other := self._elsewhere(args, kwargs)) is not None:
+            at, args, kwargs = other
+            return at.explain(*args, **kwargs)
         instance = self._instance(self._given(args, kwargs).values)
         built, family = instance.built, instance.family
         measured = [str(built.tuning)] if built.tuning is not None else []
@@ -412,8 +446,9 @@ class Compiled:
 
         Raises ArgumentError PF414 for targets other than "cpu".
         """
-        if (at := self._at_sizes(kwargs)) is not None:
-            return at.timeline(*args, **_without(kwargs, at._sizes))
+        if (other := self._elsewhere(args, kwargs)) is not None:
+            at, args, kwargs = other
+            return at.timeline(*args, **kwargs)
         call = self._call(args, kwargs, None)
         machine = call.instance.built.executable
         if not isinstance(machine, CpuExecutable):
@@ -457,7 +492,7 @@ class Compiled:
                 )
             given[name] = value
         for p in params:
-            if p.name not in given and not p.has_default:
+            if p.name not in given and not p.has_default and not p.optional:
                 raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
         return {p.name: given.get(p.name, p.default) for p in params}
 
@@ -484,6 +519,7 @@ class Compiled:
     def _instance(self, values: Mapping[str, Any]) -> Instance:
         key: object = tuple(map(_layout, values.values()))
         key = (*self._sizes.items(), key) if self._sizes else key
+        key = (self.signature.absent, key) if self.signature.absent else key
         found = self._instances.get(key)
         if found is None:
             with self._lock:
@@ -592,10 +628,15 @@ class Compiled:
             dtypes,
             {n: len(np.shape(v)) for n, v in values.items()},
         )
-        key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()))
+        absent = self.signature.absent or ()
+        key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()), absent)
         if key not in self._graphs:
             self._graphs[key] = instantiate(
-                self._programs, self.signature.name, dtypes=generics.dtypes, ranks=generics.ranks
+                self._programs,
+                self.signature.name,
+                dtypes=generics.dtypes,
+                ranks=generics.ranks,
+                absent=absent,
             )
         return self._graphs[key]
 

@@ -226,6 +226,7 @@ def test_statement(row: tuple[object, ...]) -> None:
     assert words in rendered
 
 
+OPTIONAL = "op f(x: f32[N], b: f32[N]?) -> (y: f32[N]) {\n"
 SOFTMAX = """op softmax[F: float](x: F[B..., H], scale: f32 = 1.0) -> (y: F[B..., H]) where H >= 2 {
 y[b..., h] = exp(x[b..., h])
 }
@@ -319,6 +320,13 @@ PROGRAMS = [
         13,
         "its argument has 0 axes",
     ),
+    (OPTIONAL + "y[i] = x[i] + b[i]\n}", "PF247", 2, 15, "'b' may be absent here"),
+    (OPTIONAL + "y[i] = x[i] if given(x) else b[i]\n}", "PF248", 2, 16, "an optional parameter"),
+    (OPTIONAL + "y = f(b)\n}", "PF212", 2, 5, "recursive"),
+    (SOFTMAX + OPTIONAL + "y = softmax(b)\n}", "PF249", 5, 13, "where 'b' is absent"),
+    (SOFTMAX + "op g(v: f32[N]) -> (y: f32[N]) {\ny = softmax(None)\n}", "PF249", 5, 13, "is not optional"),
+    ("op f(x: f32[N], a: f32?) -> (y: f32[N]) {\ny[i] = x[i]\n}", "PF250", 1, 17, "'a' is a scalar"),
+    ("op f(x: f32[N], a: f32[M]?) -> (y: f32[N]) {\ny[i] = x[i] * f32(M)\n}", "PF251", 1, 20, "'M' follows"),
     (
         SOFTMAX + "op g(v: i32[N]) -> (y: f32[N]) {\ny = softmax(v)\n}",
         "PF205",

@@ -69,7 +69,10 @@ class StdlibCase:
 
     @property
     def signature(self) -> Signature:
-        return sig_of(self.op)
+        """That of the operator without the optional tensors that are no input."""
+        whole = sig_of(self.op)
+        absent = {q.name for q in whole.params if q.optional} - {*self.inputs}
+        return whole.without(absent) if whole.is_open else whole
 
     def generics(self) -> tuple[dict[str, dt.DType], dict[str, int]]:
         """Dtypes of generics and lengths of rank variables, from the inputs."""
@@ -80,7 +83,8 @@ class StdlibCase:
 
     def graph(self) -> TensorGraph:
         dtypes, ranks = self.generics()
-        return instantiate(programs_for(self.op), self.op, dtypes=dtypes, ranks=ranks)
+        absent = self.signature.absent or ()
+        return instantiate(programs_for(self.op), self.op, dtypes=dtypes, ranks=ranks, absent=absent)
 
     def sizes(self, graph: TensorGraph) -> dict[str, int]:
         return bind_sizes(graph, {n: np.shape(a) for n, a in self.inputs.items()}, self.given)
@@ -727,6 +731,7 @@ add("matmul", lambda a, b: a @ b, dtypes=("f16", "bf16"), a=normal(3, 7), b=norm
 add("matmul", lambda a, b: a @ b, a=normal(1, 1), b=normal(1, 1), label="one")
 add("matvec", lambda a, x: a @ x, dtypes=ALL_FLOATS, a=normal(3, 7), x=normal(7))
 add("matvec", lambda a, x: a @ x, a=normal(1, 1), x=normal(1))
+add("linear", lambda x, w: x @ w.T, x=normal(4, 5), w=normal(3, 5))
 add("linear", lambda x, w, bias: x @ w.T + bias, dtypes=("f16", "bf16"), x=normal(2, 5), w=normal(3, 5),
     bias=normal(3))  # fmt: skip
 add("attention", attention, dtypes=("f16", "bf16"), q=normal(2, 2, 3, 4), k=normal(2, 2, 5, 4),
@@ -763,7 +768,7 @@ add("histogram", lambda x, low, high, K: np.array([1, 1, 1, 1]), dtypes=("f32",)
 
 
 def conv2d(
-    x: Array, w: Array, bias: Array, S: int = 1, P: int = 0, D: int = 1, G: int | None = None
+    x: Array, w: Array, bias: Array | None = None, S: int = 1, P: int = 0, D: int = 1, G: int | None = None
 ) -> Array:
     padded = np.pad(x, ((0, 0), (0, 0), (P, P), (P, P)))
     of_group, groups = w.shape[1], x.shape[1] // w.shape[1]
@@ -773,15 +778,18 @@ def conv2d(
     def one(image: Array, k: int) -> Array:
         first = k // (len(w) // groups) * of_group
         channels = zip(image[first : first + of_group], wide[k], strict=True)
-        return sum(signal.correlate2d(a, f, "valid") for a, f in channels)[::S, ::S] + bias[k]
+        return sum(signal.correlate2d(a, f, "valid") for a, f in channels)[::S, ::S] + (
+            0.0 if bias is None else bias[k]
+        )
 
     return np.stack([np.stack([one(i, k) for k in range(len(w))]) for i in padded])
 
 
-def causal_conv1d(x: Array, w: Array, bias: Array) -> Array:
+def causal_conv1d(x: Array, w: Array, bias: Array | None = None) -> Array:
     def one(a: Array, f: Array) -> Array:
         return np.convolve(a, f[::-1])[: len(a)]
 
+    bias = np.zeros(len(w)) if bias is None else bias
     rows = [[one(b[:, c], w[c]) + bias[c] for c in range(len(w))] for b in x]
     return np.moveaxis(np.array(rows), 1, 2)
 
@@ -858,6 +866,7 @@ for _hw in ((5, 6), (4, 7), (3, 3)):
     for _given in ({"P": 1}, {"P": 1, "S": 2}, {"P": 2, "S": 3, "D": 2}):
         add("conv2d", conv2d, x=_x, **_wb, given=_given)
     add("conv2d", conv2d, x=_x, w=normal(2, 1, 2, 3), bias=normal(2))
+    add("conv2d", conv2d, x=_x, w=normal(2, 1, 2, 3), given={"P": 1})
     add("conv2d", conv2d, x=normal(2, 6, *_hw), w=normal(4, 3, *_rs), bias=normal(4), given={"P": 1, "G": 2})
     add("zero_pad2d", lambda x: np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), x=_x)
     for _given in ({}, {"K": 3}, {"K": 3, "S": 2, "P": 1}, {"K": 3, "S": 1, "P": 1}, {"K": 1, "S": 2}):
@@ -879,6 +888,7 @@ for _r in (1, 2, 3):
     add("pixel_shuffle", pixel_shuffle, x=normal(2, 2 * _r * _r, 3, 2), given={"R": _r})
 for _t in (1, 2, 6):
     add("causal_conv1d", causal_conv1d, x=normal(2, _t, 3), w=normal(3, 4), bias=normal(3))
+    add("causal_conv1d", causal_conv1d, x=normal(2, _t, 3), w=normal(3, 4))
 for _rest in ((), (5,), (3, 4)):
     add("global_avg_pool", lambda x: x.reshape(*x.shape[:2], -1).mean(-1), x=normal(2, 3, *_rest))
 
@@ -982,6 +992,7 @@ for _l in LEADS:
         bias=normal(5))  # fmt: skip
     add("linear_gelu", lambda x, w, bias: gelu(x @ w.T + bias), x=normal(*_l, 5), w=normal(3, 5),
         bias=normal(3))  # fmt: skip
+    add("linear_gelu", lambda x, w: gelu(x @ w.T), x=normal(*_l, 5), w=normal(3, 5))
     add("residual_layer_norm", lambda x, r, gamma, beta: {"y": layer_norm(x + r, gamma, beta), "s": x + r},
         x=normal(*_l, 7), r=normal(*_l, 7), **_norm)  # fmt: skip
     add("bias_residual_layer_norm", bias_residual_layer_norm, x=normal(*_l, 7), bias=normal(7),

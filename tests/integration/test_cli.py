@@ -100,6 +100,14 @@ def test_run_takes_size_parameters(tmp_path: Path) -> None:
     assert "f(N=20, S=5, K=3)" in done.stdout and "y: agrees" in done.stdout
 
 
+def test_optional_tensors_that_are_absent() -> None:
+    shown = call("emit", "stdlib:linear", "--stage", "graph", "--without", "bias").stdout
+    assert "bias" not in shown and "w: f32[N, K]" in shown
+    call("run", "stdlib:linear", "--without", "bias", "-s", "B_0=3,K=5,N=2", "--target", "interpret")
+    said = call("emit", "stdlib:linear", "--without", "w", code=2).stderr
+    assert "no optional tensor 'w'" in said and "those are bias" in said
+
+
 def test_run_standard_library_with_generics() -> None:
     sizes = ("-s", "B_0=3,B_1=2", "-s", "H=5")
     done = call("run", "stdlib:softmax", *sizes, "-d", "F=f16", "-r", "B=2", "--target", "interpret")

@@ -31,7 +31,7 @@ from polyfuse.frontend_dsl.builder.values import (
     subscripts,
 )
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.names import Namer
+from polyfuse.frontend_dsl.syntax.names import NONE, Namer
 
 Extent: TypeAlias = "Operand | str"
 Extents: TypeAlias = "Extent | Sequence[Extent]"
@@ -128,11 +128,17 @@ class OpBuilder:
         return Value(ast.Name(own, here()))
 
     def param(
-        self, name: str, dtype: object, extents: Extents = (), default: float | bool | None = None
+        self,
+        name: str,
+        dtype: object,
+        extents: Extents = (),
+        default: float | bool | None = None,
+        optional: bool = False,
     ) -> Tensor:
-        """A parameter: a tensor, or without extents a scalar, which may have a default."""
+        """A parameter: a tensor, which may be optional, or without extents a scalar, which may have a
+        default."""
         value = None if default is None else node_of(literal(default))
-        self._params.append(self._param(name, dtype, extents, False, value))
+        self._params.append(self._param(name, dtype, extents, False, value, optional))
         return self._tensor(name)
 
     def inout(self, name: str, dtype: object, extents: Extents = ()) -> Tensor:
@@ -186,11 +192,13 @@ class OpBuilder:
         self,
         callee: str,
         /,
-        *args: Operand,
+        *args: Operand | None,
         into: str | Tensor | Sequence[str | Tensor] | None = None,
-        **keywords: Operand,
+        **keywords: Operand | None,
     ) -> Any:
         """A call of an operator: of this program, of what it includes, or of the standard library.
+
+        None stands for an optional tensor that is absent.
 
         Gives its result (a Tensor), a tuple of several, or None for an operator that only changes its inout
         parameters. `into` names them: local names, or tensors that were declared. Without it the results
@@ -199,8 +207,8 @@ class OpBuilder:
         place = here()
         names = self._results_of(checked_name(callee, "an operator"))
         targets = self._targets(callee, names, into)
-        nodes = tuple(node_of(a) for a in args)
-        pairs = tuple((k, node_of(v)) for k, v in keywords.items())
+        nodes = tuple(ast.Name(NONE, place) if a is None else node_of(a) for a in args)
+        pairs = tuple((k, ast.Name(NONE, place) if v is None else node_of(v)) for k, v in keywords.items())
         call = ast.Call(callee, nodes, pairs, place, place)
         if len(targets) == 1:
             self._body.append(ast.Define(targets[0].name, None, "=", call, (), place, place))
@@ -251,11 +259,17 @@ class OpBuilder:
         return Tensor(name, self._body.append)
 
     def _param(
-        self, name: str, dtype: object, extents: Extents, inout: bool, default: ast.Expr | None
+        self,
+        name: str,
+        dtype: object,
+        extents: Extents,
+        inout: bool,
+        default: ast.Expr | None,
+        optional: bool = False,
     ) -> ast.Param:
         place = here()
         kind = self._type(dtype, extents)
-        return ast.Param(self._own(name, "a tensor"), kind, inout, default, place, place)
+        return ast.Param(self._own(name, "a tensor"), kind, inout, default, place, place, optional)
 
     def _type(self, dtype: object, extents: Extents) -> ast.TensorType:
         place = here()

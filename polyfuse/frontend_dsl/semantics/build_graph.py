@@ -7,7 +7,7 @@ Everything wrong with the operator is collected and raised together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.semantics.calls import inline
@@ -18,6 +18,7 @@ from polyfuse.frontend_dsl.semantics.functions import expanded
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
+from polyfuse.frontend_dsl.semantics.optionals import chosen
 from polyfuse.frontend_dsl.semantics.rows import with_rows
 from polyfuse.frontend_dsl.semantics.scope import Context, Reports, Scope, TensorInfo, top_scope
 from polyfuse.frontend_dsl.syntax import ast
@@ -34,12 +35,14 @@ def instantiate(
     *,
     dtypes: Mapping[str, DType] | None = None,
     ranks: Mapping[str, int] | None = None,
+    absent: Collection[str] = (),
 ) -> g.TensorGraph:
     """The graph of an operator; calls are looked up in all programs.
 
     Args:
         programs: the program that holds the operator, then those it may call (imports, library).
         dtypes: generic -> dtype. ranks: rank variable -> number of axes.
+        absent: the optional tensors that are not there.
 
     Raises:
         DslError: everything that is wrong with the operator and those it calls.
@@ -54,7 +57,7 @@ def instantiate(
     op, home = found
     _check_generics(op, dtypes or {}, ranks or {})
     diags = Reports()
-    graph, _ = build(op, home, library, diags, dtypes or {}, ranks or {})
+    graph, _ = build(op, home, library, diags, dtypes or {}, ranks or {}, absent)
     diags.raise_if_errors()
     assert graph is not None
     verify_graph(graph)
@@ -81,12 +84,16 @@ def build(
     diags: Reports,
     dtypes: Mapping[str, DType],
     ranks: Mapping[str, int],
+    absent: Collection[str] = (),
 ) -> tuple[g.TensorGraph | None, list[Group]]:
     """The graph (None if there are errors) and the groups of its definitions, for warnings."""
     if not check_signature(op, diags):
         return None, []
     before = diags.errors_seen
-    mono = expanded(monomorphise(op, dtypes, ranks, diags), home, library, diags)
+    here = chosen(op, absent, diags)
+    if diags.errors_seen > before:
+        return None, []
+    mono = expanded(monomorphise(here, dtypes, ranks, diags), home, library, diags)
     mono = with_rows(mono, home, library, diags)
     scope = top_scope(mono, op, home)
     ctx = Context(library, diags, Namer(identifiers(mono)))

@@ -20,6 +20,7 @@ from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
+from polyfuse.frontend_dsl.semantics.optionals import chosen, optionals
 from polyfuse.frontend_dsl.semantics.reductions import extract
 from polyfuse.frontend_dsl.semantics.rows import with_rows
 from polyfuse.frontend_dsl.semantics.scatter import emit_copy
@@ -34,6 +35,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     GENERIC_KINDS,
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
+    NONE,
     REDUCTIONS,
     axes,
     did_you_mean,
@@ -293,14 +295,15 @@ class _Call:
         return CallError()
 
     def run(self) -> None:
-        op, home = self._find()
-        arguments = [self._classify(p, e) for p, e in self._bind(op)]
+        called, home = self._find()
+        op, bound = self._chosen(called, self._bind(called))
+        arguments = [self._classify(p, e) for p, e in bound]
         if any(a.info is not None and a.info.failed for a in arguments):
             raise CallError
         dtypes = self._generics(op, arguments)
         mono = self._instance(op, home, dtypes, self._ranks(op, arguments))
         prefix = self._prefix(op.name)
-        inner = Scope(mono, home, {}, chain=(*self.scope.chain, op), prefix=prefix)
+        inner = Scope(mono, home, {}, chain=(*self.scope.chain, called), prefix=prefix)
         self._check_dtypes(op, mono, arguments)
         pairs = list(zip(mono.params, arguments, strict=True))
         tensors = [(p, a.info, a.span) for p, a in pairs if a.info is not None]
@@ -312,13 +315,31 @@ class _Call:
         rounded = self._results(op, mono, inner)
         self._constraints(mono, inner)
         too_large = self.ctx.library.too_large
-        if len(self.ctx.statements) > MAX_STATEMENTS or id(op) in too_large:
+        if len(self.ctx.statements) > MAX_STATEMENTS or id(called) in too_large:
             too_large |= {id(caller) for caller in self.scope.chain}
             message = f"more than {MAX_STATEMENTS} statements after inlining"
             raise self._error("PF212", message, self.call.span)
         elaborate(self.ctx, inner, inline)
         for source, target in rounded:
             emit_copy(self.ctx, source, target, self.group.span)
+
+    def _chosen(
+        self, op: ast.OpDef, bound: list[tuple[ast.Param, ast.Expr | None]]
+    ) -> tuple[ast.OpDef, list[tuple[ast.Param, ast.Expr | None]]]:
+        """The operator without the optional tensors that are absent here, its parameters and arguments."""
+        if not optionals(op):
+            return op, bound
+        absent = tuple(p.name for p, e in bound if p.optional and (e is None or self._is_none(e)))
+        key = (id(op), absent)
+        if key not in self.ctx.instances:
+            self.ctx.instances[key] = chosen(op, absent, self.ctx.diags)
+        made = self.ctx.instances[key]
+        given = {p.name: e for p, e in bound}
+        return made, [(p, given[p.name]) for p in made.params]
+
+    def _is_none(self, e: ast.Expr) -> bool:
+        """Whether an argument says that an optional tensor is absent."""
+        return isinstance(e, ast.Name) and e.id == NONE and NONE not in (self.scope.reads | self.scope.sizes)
 
     def _instance(
         self, op: ast.OpDef, home: ast.Program, dtypes: dict[str, DType], ranks: dict[str, int]
@@ -407,7 +428,7 @@ class _Call:
             if name in given:
                 raise self._error("PF203", f"'{name}' is given twice", e.span)
             given[name] = e
-        missing = [p.name for p in op.params if p.name not in given and p.default is None]
+        missing = [p.name for p in op.params if p.name not in given and p.default is None and not p.optional]
         if missing:
             names_text = ", ".join(f"'{n}'" for n in missing)
             hint = f"{op.name}({', '.join(names)})"
@@ -434,6 +455,9 @@ class _Call:
     def _classify(self, p: ast.Param, e: ast.Expr | None) -> _Argument:
         if e is None:
             return _Argument(p, None)
+        if self._is_none(e):
+            message = f"'{p.name}' of '{self.call.callee}' is not optional, and its argument may be absent"
+            raise self._error("PF249", message, e.span, f"declare it {p.name}: {p.type.span.text}?")
         old = read_at_entry(e)
         if isinstance(old, ast.Name) and not p.inout and old.id in self.scope.inouts:
             e = old

@@ -29,6 +29,13 @@ def check_signature(op: ast.OpDef, diags: Reports) -> bool:
     for r in op.results:
         if r.inout or r.default is not None:
             diags.error("PF222", f"the result '{r.name}' can have no default and is not inout", r.span)
+    for p in op.params:
+        if p.optional and (p.inout or p.default is not None or not p.type.extents):
+            what = "is inout" if p.inout else "has a default" if p.default is not None else "is a scalar"
+            hint = "only tensors that are read may be absent" + (
+                "" if p.type.extents else "; a scalar has a default"
+            )
+            diags.error("PF250", f"'{p.name}' {what} and cannot be optional", p.span, hint)
     usable = diags.errors_seen == before
     if usable:
         _check_sizes(op, diags)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
+from polyfuse.frontend_dsl.semantics.optionals import chosen, optionals
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import walk
 from polyfuse.frontend_dsl.syntax.expr_text import Style, expr_text
@@ -32,6 +33,7 @@ class ParamSig:
     has_default: bool
     default: float | int | bool | None
     span: Span
+    optional: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -39,7 +41,7 @@ class ParamSig:
 
     def __str__(self) -> str:
         shape = f"[{', '.join(self.extents)}]" if self.extents else ""
-        default = f" = {str(self.default).lower()}" if self.has_default else ""
+        default = f" = {str(self.default).lower()}" if self.has_default else "?" if self.optional else ""
         return f"{'inout ' if self.inout else ''}{self.name}: {self.dtype}{shape}{default}"
 
 
@@ -56,7 +58,8 @@ class SizeParam:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a caller sees of an operator. `generics` are those that stand for dtypes."""
+    """What a caller sees of an operator. `generics` are those that stand for dtypes; `absent` are optional
+    tensors that were left out: it has none of them then."""
 
     name: str
     generics: tuple[tuple[str, str], ...]
@@ -66,6 +69,17 @@ class Signature:
     params: tuple[ParamSig, ...]
     results: tuple[ParamSig, ...]
     op: ast.OpDef
+    absent: tuple[str, ...] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is yet to be said which optional tensors are there."""
+        return any(p.optional for p in self.params)
+
+    def without(self, absent: Collection[str]) -> Signature:
+        """The signature where some optional tensors are absent and the others are there."""
+        names = tuple(n for n in optionals(self.op) if n in absent)
+        return replace(signature(chosen(self.op, names, Diagnostics())), absent=names)
 
     def param(self, name: str) -> ParamSig:
         return next(p for p in self.params if p.name == name)
@@ -117,7 +131,16 @@ def signature(op: ast.OpDef) -> Signature:
             default = float(default)
         axes = len(extents) - len(splats)
         return ParamSig(
-            p.name, p.type.dtype, extents, axes, splats, p.inout, p.default is not None, default, p.name_span
+            p.name,
+            p.type.dtype,
+            extents,
+            axes,
+            splats,
+            p.inout,
+            p.default is not None,
+            default,
+            p.name_span,
+            p.optional,
         )
 
     return Signature(

@@ -33,6 +33,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     FLOAT_FUNCTIONS,
     FROM_BITS,
     FUNCTIONS,
+    GIVEN,
     OLD,
     POSITION,
     REDUCTIONS,
@@ -377,6 +378,11 @@ class Typer:
             return self._from_bits(e)
         if mine and e.callee == ROW:
             return self._row(e)
+        if mine and e.callee == GIVEN:
+            hint = "declare it with '?', as in bias: f32[H]?"
+            return self._error(
+                "PF248", f"'{GIVEN}' takes an optional parameter of this operator", e.span, hint
+            )
         found = [self.infer(a) for a in e.args]
         if e.callee in BY_NAME:
             return self._cast(e, found)

@@ -182,7 +182,8 @@ class Generic:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter or a result. `default` is a (possibly negated) literal of a scalar parameter."""
+    """A parameter or a result. `default` is a (possibly negated) literal of a scalar parameter; an
+    `optional` tensor may be absent."""
 
     name: str
     type: TensorType
@@ -190,6 +191,7 @@ class Param:
     default: Expr | None
     name_span: Span = field(default=NO_SPAN, compare=False)
     span: Span = field(default=NO_SPAN, compare=False)
+    optional: bool = False
 
 
 # --- statements ----------------------------------------------------------------------------------------

@@ -245,10 +245,11 @@ class Builder(_Expressions):
         return tuple(children)
 
     def param(self, children: Children) -> ast.Param:
-        inout, name, type_, default = children
+        inout, name, type_, optional, default = children
         first = name if inout is None else inout
-        span = first.span.to(type_.span if default is None else default.span)
-        return ast.Param(str(name), type_, inout is not None, default, name.span, span)
+        last = optional or type_ if default is None else default
+        span = first.span.to(last.span)
+        return ast.Param(str(name), type_, inout is not None, default, name.span, span, optional is not None)
 
     def params(self, children: Children) -> tuple[ast.Param, ...]:
         return tuple(child for child in children if child is not None)

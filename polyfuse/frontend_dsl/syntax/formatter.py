@@ -293,7 +293,8 @@ def _signature(op: ast.OpDef, brace: int, comments: Comments) -> list[str]:
 def _param(param: ast.Param) -> str:
     inout = "inout " if param.inout else ""
     default = f" = {expr_text(param.default)}" if param.default is not None else ""
-    return f"{inout}{param.name}: {type_text(param.type)}{default}"
+    optional = "?" if param.optional else ""
+    return f"{inout}{param.name}: {type_text(param.type)}{optional}{default}"
 
 
 def _fill(prefix: str, texts: Sequence[str], close: str) -> list[str]:

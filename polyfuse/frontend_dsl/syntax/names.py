@@ -178,11 +178,17 @@ OLD = "old"
 ROW = "row"
 """`row(ptr, e)` is the last `n` with `ptr[n] <= e`. A program may have an operator of that name."""
 
+GIVEN = "given"
+"""`given(bias)` says whether an optional tensor is there."""
+
+NONE = "None"
+"""What a call gives for an optional tensor that is absent."""
+
 BITS, FROM_BITS, POSITION = "bits", "from_bits", "position"
 """`bits(x)` and `from_bits(f32, u)`, between a float and the unsigned integer of its width;
 `position(b..., h)`, the row-major index of a place. A program may have operators of these names."""
 
-WORDS = (*FUNCTIONS, OLD, ROW, BITS, FROM_BITS, POSITION)
+WORDS = (*FUNCTIONS, OLD, ROW, GIVEN, BITS, FROM_BITS, POSITION)
 """What is written like a function."""
 
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
@@ -217,7 +223,7 @@ def is_builtin(name: str) -> bool:
 
 def is_reserved(name: str) -> bool:
     """Whether no operator can have the name. The functions that came later are not reserved."""
-    yields = name in (ROW, BITS, FROM_BITS, POSITION) or (name in _CALLED and _CALLED[name].yields)
+    yields = name in (ROW, GIVEN, BITS, FROM_BITS, POSITION) or (name in _CALLED and _CALLED[name].yields)
     return is_builtin(name) and not yields
 
 

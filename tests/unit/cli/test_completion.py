@@ -52,6 +52,7 @@ def offered(*words: str) -> list[str]:
         (("run", "ops.pf", "--dtype", ""), ["F="]),
         (("run", "ops.pf", "--dtype", "F=b"), ["F=bf16", "F=bool"]),
         (("run", "stdlib:softmax", "--size", "H"), ["H="]),
+        (("run", "stdlib:linear", "--without", ""), ["bias"]),
         (("run", "stdlib:layer_norm_"), ["stdlib:layer_norm_stats", "stdlib:layer_norm_backward"]),
         (("run", "std"), ["stdlib:"]),
         (("check", ""), ["broken.pf", "more/", "ops.pf"]),

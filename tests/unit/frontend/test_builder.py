@@ -59,7 +59,7 @@ class Transcriber:
         for p in op.params:
             default = None if p.default is None else self.number(p.default)
             make = self.f.inout if p.inout else self.f.param
-            extra = {} if p.inout else {"default": default}
+            extra = {} if p.inout else {"default": default, "optional": p.optional}
             self.tensors[p.name] = make(p.name, p.type.dtype, self.extents(p.type), **extra)
         for r in op.results:
             self.tensors[r.name] = self.f.result(r.name, r.type.dtype, self.extents(r.type))
