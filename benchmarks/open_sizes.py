@@ -1,0 +1,301 @@
+"""Calls at many shapes: `python -m benchmarks.open_sizes [--shapes N] [--seed S] [--only NAME] [--write]`.
+
+Each operator is called once at each of N random shapes (B, T), in a process of its own for each contender:
+ours with `sizes="auto"` and with sizes that are fixed, `torch.compile(dynamic=True)` and `jax.jit`, where
+these libraries are there.  A call that takes much longer than a second one at the same shape has waited for a
+compiler.  A row has compilations, seconds stalled, and the median time of calls at some of the shapes, each
+after a first one, beside ours with fixed sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pages import write_measured
+
+Array = np.ndarray[Any, Any]
+Arguments = tuple[Array, ...]
+CONTENDERS = {"auto": "polyfuse", "fixed": "polyfuse", "torch.compile": "torch", "jax.jit": "jax"}
+"""The package of each."""
+CLEAR = 1e-3
+"""Seconds that a first call takes longer than a second one before it counts as stalled."""
+TIMED = MOST_FIXED = 20
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "open_sizes.md"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator of the standard library at (B, T), and the same of PyTorch and JAX."""
+
+    operator: str
+    inputs: Callable[[np.random.Generator, int, int], Arguments]
+    torch: Callable[..., Any]
+    jax: Callable[..., Any]
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _norm_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    return _normal(rng, b, t), _normal(rng, t), _normal(rng, t)
+
+
+def _norm_gradient_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    x = _normal(rng, b, t)
+    mean, rstd = x.mean(1), 1 / np.sqrt(x.var(1) + np.float32(1e-5))
+    return _normal(rng, b, t), x, _normal(rng, t), mean, rstd
+
+
+def _torch_norm_gradient(torch: Any, dy: Any, x: Any, g: Any, mean: Any, rstd: Any) -> Any:
+    n = (x - mean[:, None]) * rstd[:, None]
+    d = dy * g
+    dx = rstd[:, None] * (d - d.mean(1, keepdim=True) - n * (d * n).mean(1, keepdim=True))
+    return dx, (dy * n).sum(0), dy.sum(0)
+
+
+def _jax_norm(jax: Any, jnp: Any, x: Any, g: Any, b: Any) -> Any:
+    m = x.mean(-1, keepdims=True)
+    v = ((x - m) ** 2).mean(-1, keepdims=True)
+    return (x - m) * jax.lax.rsqrt(v + 1e-5) * g + b
+
+
+def _jax_norm_gradient(jax: Any, jnp: Any, dy: Any, x: Any, g: Any, mean: Any, rstd: Any) -> Any:
+    n = (x - mean[:, None]) * rstd[:, None]
+    d = dy * g
+    dx = rstd[:, None] * (d - d.mean(1, keepdims=True) - n * (d * n).mean(1, keepdims=True))
+    return dx, (dy * n).sum(0), dy.sum(0)
+
+
+def _masked_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    return _normal(rng, b, 4, t), np.where(rng.random((b, t)) < 0.2, -1e4, 0.0).astype(np.float32)
+
+
+def _loss_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    return _normal(rng, b, t), rng.integers(0, t, b)
+
+
+def _jax_loss(jax: Any, jnp: Any, x: Any, target: Any) -> Any:
+    return -jnp.take_along_axis(jax.nn.log_softmax(x), target[:, None], 1).mean()
+
+
+def _cell_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    return _normal(rng, b, 4 * t), _normal(rng, b, 4 * t), _normal(rng, 4 * t), _normal(rng, b, t)
+
+
+def _torch_cell(torch: Any, gx: Any, gh: Any, bias: Any, c: Any) -> Any:
+    i, f, g, o = (gx + gh + bias).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _jax_cell(jax: Any, jnp: Any, gx: Any, gh: Any, bias: Any, c: Any) -> Any:
+    i, f, g, o = jnp.split(gx + gh + bias, 4, 1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _attention_inputs(rng: np.random.Generator, b: int, t: int) -> Arguments:
+    b, t = 1 + b % 8, 1 + t % 256
+    return tuple(_normal(rng, b, t, 32) for _ in range(3))
+
+
+def _jax_attention(jax: Any, jnp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    s = jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool)), s, -jnp.inf)
+    return jax.nn.softmax(s, -1) @ v
+
+
+CASES: Mapping[str, Case] = {
+    "softmax": Case(
+        "softmax",
+        lambda rng, b, t: (_normal(rng, b, t),),
+        lambda torch, x: torch.softmax(x, -1),
+        lambda jax, jnp, x: jax.nn.softmax(x),
+    ),
+    "LayerNorm": Case(
+        "layer_norm",
+        _norm_inputs,
+        lambda torch, x, g, b: torch.nn.functional.layer_norm(x, x.shape[-1:], g, b),
+        _jax_norm,
+    ),
+    "LayerNorm, gradient": Case(
+        "layer_norm_backward", _norm_gradient_inputs, _torch_norm_gradient, _jax_norm_gradient
+    ),
+    "masked softmax": Case(
+        "masked_softmax",
+        _masked_inputs,
+        lambda torch, x, mask: torch.softmax(x + mask[:, None, :], -1),
+        lambda jax, jnp, x, mask: jax.nn.softmax(x + mask[:, None, :]),
+    ),
+    "cross entropy": Case(
+        "cross_entropy",
+        _loss_inputs,
+        lambda torch, x, target: torch.nn.functional.cross_entropy(x, target),
+        _jax_loss,
+    ),
+    "LSTM cell": Case("lstm_cell", _cell_inputs, _torch_cell, _jax_cell),
+    "attention": Case(
+        "causal_attention",
+        _attention_inputs,
+        lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        _jax_attention,
+    ),
+}
+
+
+def shapes_of(count: int, seed: int) -> list[tuple[int, int]]:
+    """Random (B, T), each size on a logarithmic scale."""
+    rng = random.Random(seed)
+    return [(int(2 ** rng.uniform(0, 8)), int(2 ** rng.uniform(0, 11))) for _ in range(count)]
+
+
+# --- one contender, in a process of its own ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`call` returns when the results are there; `taken` makes its arrays of NumPy's."""
+
+    call: Callable[..., Any]
+    taken: Callable[[Arguments], tuple[Any, ...]]
+    compilations: Callable[[], int]
+
+
+def contender(name: str, case: Case, threads: int) -> Contender:
+    """A contender that has compiled nothing."""
+    if name in ("auto", "fixed"):
+        import polyfuse as pf
+
+        f = pf.compile(
+            pf.stdlib, case.operator, sizes=name, options=pf.Options(threads=threads, progress=False)
+        )
+        return Contender(f, lambda arrays: arrays, lambda: len(f.variants))
+    if name == "jax.jit":
+        import jax
+
+        g = jax.jit(lambda *args: case.jax(jax, jax.numpy, *args))
+        return Contender(
+            lambda *args: jax.block_until_ready(g(*args)),
+            lambda arrays: tuple(map(jax.numpy.array, arrays)),
+            lambda: g._cache_size(),
+        )
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    counters = torch._dynamo.utils.counters
+    h = torch.compile(lambda *args: case.torch(torch, *args), dynamic=True)
+    return Contender(
+        h,
+        lambda arrays: tuple(map(torch.from_numpy, arrays)),
+        lambda: int(counters["stats"]["unique_graphs"]),
+    )
+
+
+def measured(name: str, case: Case, shapes: list[tuple[int, int]], threads: int) -> dict[str, Any]:
+    """What calls at these shapes took: compilations, seconds stalled, and median seconds of later calls."""
+    one, rng = contender(name, case, threads), np.random.default_rng(0)
+    stalled = 0.0
+    for b, t in shapes if name != "fixed" else shapes[:MOST_FIXED]:
+        given = one.taken(case.inputs(rng, b, t))
+        first, second = _seconds(one, given), _seconds(one, given)
+        stalled += first - second if first - second > CLEAR else 0.0
+    compilations, times = one.compilations(), []
+    for b, t in shapes[:TIMED]:
+        given = one.taken(case.inputs(rng, b, t))
+        one.call(*given)
+        times.append(statistics.median(_seconds(one, given) for _ in range(30)))
+    return {"compilations": compilations, "stalled": stalled, "times": times}
+
+
+def _seconds(one: Contender, given: tuple[Any, ...]) -> float:
+    start = time.perf_counter()
+    one.call(*given)
+    return time.perf_counter() - start
+
+
+# --- all of them ------------------------------------------------------------------------------------------
+
+
+def in_process(name: str, case: str, args: argparse.Namespace) -> dict[str, Any] | None:
+    """What a contender took, None where its library is not there or it fails."""
+    if importlib.util.find_spec(CONTENDERS[name]) is None:
+        return None
+    command = [sys.executable, "-m", "benchmarks.open_sizes", "--contender", name, "--only", case]
+    command += ["--shapes", str(args.shapes), "--seed", str(args.seed), "--threads", str(args.threads)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"{case}: {name} failed", file=sys.stderr)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.open_sizes", description="Calls at many shapes."
+    )
+    parser.add_argument("--shapes", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
+    parser.add_argument("--contender", choices=list(CONTENDERS), help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    shapes = shapes_of(args.shapes, args.seed)
+    if args.contender:
+        print(json.dumps(measured(args.contender, CASES[args.only[0]], shapes, args.threads)))
+        return 0
+    found = {case: {n: in_process(n, case, args) for n in CONTENDERS} for case in args.only}
+    text = table(found, args)
+    print(text)
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.write:
+        write_measured(PAGE, text)
+    return 0
+
+
+def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argparse.Namespace) -> str:
+    """A table in Markdown."""
+    threads = f"{args.threads} thread{'s' if args.threads > 1 else ''}"
+    lines = [
+        f"{args.shapes} shapes of seed {args.seed}, {threads}; `fixed` at {MOST_FIXED} of them.",
+        "",
+        "| operator | contender | compilations | seconds stalled | microseconds a call | of fixed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, by_name in found.items():
+        fixed = by_name.get("fixed")
+        for n, x in by_name.items():
+            if x is not None:
+                of_fixed = f"{_ratio(x['times'], fixed['times']):.2f}" if fixed else ""
+                figures = (
+                    f"{x['compilations']} | {x['stalled']:.2f} | {statistics.median(x['times']) * 1e6:.1f}"
+                )
+                lines.append(f"| {case} | {n} | {figures} | {of_fixed} |")
+    return "\n".join(lines)
+
+
+def _ratio(times: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.geometric_mean(a / b for a, b in zip(times, others, strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
