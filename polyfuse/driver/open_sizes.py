@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
@@ -79,17 +80,28 @@ _MOST = (2**40, 2**31 - 1, 2**24, 2**15 - 1)
 """What they are at most: the first for which index arithmetic is exact."""
 
 
-def region(graph: TensorGraph, fixed: Mapping[str, int]) -> Region:
-    """The region of a graph with some sizes fixed, in which every access is proved to be in range.
+ROWS = (128, 4096)
+"""Rows of so many elements or fewer have kernels of their own: several at a time, or one in an array."""
+
+
+def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] | None = None) -> Region:
+    """The region of a graph with some sizes fixed, in which every access is proved to be in range; that of
+    short or long rows where it is `at` sizes.
 
     Raises NotOpen where there is none.
     """
     if needed := _needed(specialize(graph, fixed)):
         raise NotOpen(_not_open(graph, needed))
     names = tuple(n for n in graph.sizes if n not in fixed)
-    above = tuple(Constraint("<=", ISize(n), IConst(_most(graph, fixed, names))) for n in names)
-    below = tuple(Constraint(">=", ISize(n), IConst(1)) for n in names)
-    found = Region(dict(fixed), names, (*below, *above, *_stated(graph, fixed)))
+    most, rows = _most(graph, fixed, names), _rows(graph) if at else set()
+    conditions: list[Constraint] = []
+    for n in names:
+        low, high = _row_class(at[n]) if at and n in rows else (1, most)
+        conditions += [
+            Constraint(">=", ISize(n), IConst(low)),
+            Constraint("<=", ISize(n), IConst(min(high, most))),
+        ]
+    found = Region(dict(fixed), names, (*conditions, *_stated(graph, fixed)))
     if why := _unproved(within(graph, found), fixed):
         raise NotOpen(why)
     return found
@@ -105,6 +117,17 @@ def _not_open(graph: TensorGraph, needed: Sequence[str]) -> str:
     ordered = set(needed) <= set(sizes_of_orders(graph))
     why = "an order has no known length" if ordered else "an index is not affine"
     return f"{why} while {', '.join(needed)} is open"
+
+
+def _row_class(length: int) -> tuple[int, int]:
+    """The shortest and the longest row of kernels for rows of this length."""
+    borders = (0, *ROWS, _MOST[0])
+    return next((low + 1, high) for low, high in pairwise(borders) if length <= high or high == _MOST[0])
+
+
+def _rows(graph: TensorGraph) -> set[str]:
+    """Sizes that say how long rows are: those of the last axes of tensors that have more than one."""
+    return {n for t in graph.tensors if len(t.shape) > 1 for n in sizes_of(t.shape[-1])}
 
 
 def within(graph: TensorGraph, region: Region) -> TensorGraph:
@@ -191,7 +214,8 @@ def _divisors(s: Statement) -> list[IndexExpr]:
 
 
 MOST_OPEN = 8
-"""Variants with open sizes of one family; sizes of no variant are compiled for after that."""
+"""Variants with open sizes of one family; after that as many again that are for rows of any length, and then
+kernels for each choice of sizes."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +272,7 @@ class Family:
         found = next((v for v in self.variants if v.region.has(sizes)), None)
         if found is None:
             found = self._made(sizes, make)
-            self.variants.append(found)
-            self.variants.sort(key=lambda v: len(v.open))
+            self.variants = sorted([*self.variants, found], key=lambda v: len(v.open))
         return found.at(sizes)
 
     def forget(self, sizes: Mapping[str, int]) -> None:
@@ -282,7 +305,7 @@ class Family:
         while names and names not in self.refused:
             fixed = _without(sizes, names)
             try:
-                found = region(self.graph, fixed)
+                found = region(self.graph, fixed, sizes if self._count_open() < MOST_OPEN else None)
                 outside = _names_in(found.violated(sizes))
                 if not outside:
                     return Variant(found, make(within(self.graph, found), fixed, sizes))
@@ -312,9 +335,12 @@ class Family:
         if not self._first:
             self._first = dict(sizes)
         self._varied |= {n for n, v in sizes.items() if v != self._first[n]}
-        if sum(bool(v.open) for v in self.variants) >= MOST_OPEN:
+        if self._count_open() >= 2 * MOST_OPEN:
             return ()
         return tuple(n for n, v in sizes.items() if v and self._wanted_open(n))
+
+    def _count_open(self) -> int:
+        return sum(bool(v.open) for v in self.variants)
 
     def _wanted_open(self, name: str) -> bool:
         wish = self.wish.get(name)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, TensorGraph
 
 Range = tuple[int, int]  # both ends included
 
@@ -91,6 +91,24 @@ def flat(indices: tuple[IndexExpr, ...], extents: tuple[IndexExpr, ...]) -> Line
     return linear(total)
 
 
+def of_size(name: str) -> str:
+    """Under which name `interval` finds the values of a size: no variable has it."""
+    return f"size {name}"
+
+
+def size_ranges(graph: TensorGraph) -> dict[str, Range]:
+    """For `interval`: the values of sizes that the graph's constraints bound from below and above."""
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    for c in graph.constraints:
+        match c.left, c.op, c.right:
+            case ISize(name), ">=", IConst(value):
+                low[name] = max(value, low.get(name, value))
+            case ISize(name), "<=", IConst(value):
+                high[name] = min(value, high.get(name, value))
+    return {of_size(n): (max(0, low.get(n, 0)), value) for n, value in high.items()}
+
+
 def interval(e: IndexExpr, ranges: Mapping[str, Range]) -> Range | None:
     """The values an expression may take; None if unknown."""
     match e:
@@ -98,8 +116,8 @@ def interval(e: IndexExpr, ranges: Mapping[str, Range]) -> Range | None:
             return value, value
         case IVar(name):
             return ranges.get(name)
-        case ISize():
-            return None
+        case ISize(name):
+            return ranges.get(of_size(name))
         case IBin(op, left, right):
             a, b = interval(left, ranges), interval(right, ranges)
             return combined(op, a, b) if a is not None and b is not None else _half_known(op, a, b)

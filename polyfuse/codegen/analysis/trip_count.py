@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.index_ranges import at_most, strip_of
 from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
+from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import Block, For, Node
 
 
@@ -43,6 +45,12 @@ def most_trips(loop: For) -> int | None:
 
     found = above(loop.upper)
     return None if found is None else max(0, found)
+
+
+def most_of(loop: For, ranges: Mapping[str, Range]) -> int | None:
+    """How often a loop runs at most, by the values of variables around it; None if that cannot be told."""
+    low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
+    return high[1] - low[0] if low and high and most_trips(loop) is None else most_trips(loop)
 
 
 def most_trips_of(loop: For) -> int:

@@ -267,7 +267,7 @@ LOOPS = Pipeline(
         Pass(
             "wide-accumulators:rows",
             "sums over several loops are kept in double",
-            on_block(lambda k, b, cx: wide_row_totals(b)),
+            on_block(lambda k, b, cx: wide_row_totals(k, b)),
         ),
     ),
 )

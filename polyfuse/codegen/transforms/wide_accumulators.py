@@ -31,12 +31,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import along
-from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.analysis.trip_count import most_of, most_trips, trip_of
 from polyfuse.codegen.function import Function
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import Range, interval
+from polyfuse.ir.linear import Range, interval, size_ranges
 from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Prefetch, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, reads
@@ -51,16 +51,11 @@ LONG = 4096
 CHAIN = 64
 
 
-def wide_row_totals(block: Block) -> Block:
+def wide_row_totals(kernel: Kernel, block: Block) -> Block:
     """The block with such sums declared as f64, which what reads them rounds, and with long loops marked."""
-    names = {name for nodes in _blocks(block) for name in _long(nodes)}
-    return _marked(block, names, {}) if names else block
-
-
-def most_of(loop: For, ranges: Mapping[str, Range]) -> int | None:
-    """How often a loop runs at most, by the values of variables around it; None if that cannot be told."""
-    low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
-    return high[1] - low[0] if low and high and most_trips(loop) is None else most_trips(loop)
+    ranges = size_ranges(kernel.graph)
+    names = {name for nodes in _blocks(block) for name in _long(nodes, ranges)}
+    return _marked(block, names, ranges) if names else block
 
 
 def within(loop: For, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
@@ -128,10 +123,10 @@ def _blocks(block: Block) -> Iterator[Block]:
                 yield from _blocks(other)
 
 
-def _long(block: Block) -> set[str]:
+def _long(block: Block, ranges: Mapping[str, Range]) -> set[str]:
     """Sums of f32 that are declared in a block, and that loops of lanes in its loops add to."""
     declared = {n.name for n in block if isinstance(n, Declare) and n.dtype == F32 and not n.count}
-    return {name for loop in _loops(block) for name in _of_rows(loop, 1, {})} & declared
+    return {name for loop in _loops(block) for name in _of_rows(loop, 1, ranges)} & declared
 
 
 def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]:
@@ -171,7 +166,7 @@ def with_wide_totals(kernel: Kernel, f: Function, numbers: itertools.count[int])
 
 def wide_column_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such loops in pieces. `numbers` numbers the totals."""
-    return _in_blocks(kernel, block, numbers, {})
+    return _in_blocks(kernel, block, numbers, size_ranges(kernel.graph))
 
 
 def _in_blocks(

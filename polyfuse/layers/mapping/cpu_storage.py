@@ -15,8 +15,9 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.cpu_core import CpuKnobs
-from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
 from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.linear import interval, size_ranges
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, path, sequential, statements
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.mapping.cpu import parts_of_step, time_loop
@@ -110,11 +111,25 @@ class CpuStorage:
             if count <= most:
                 reason = f"{format_bytes(count)} live in an iteration of {loops}" if loops else "small"
                 self.decisions.append(Decision("contract", name, True, f"to a worker's array: {reason}"))
-                return Buffer(name, tensor.dtype, Scope.LOCAL, found.extents, tensor.shape, reason)
+                slots = _slots(found.extents, tensor.shape, self.graph)
+                return Buffer(name, tensor.dtype, Scope.LOCAL, found.extents, tensor.shape, reason, slots)
         reason = "too large for a worker's array"
         if found.extents != tensor.shape and all(isinstance(e, IConst) for e in found.extents):
             self.decisions.append(Decision("contract", name, False, reason))
         return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+
+
+def _slots(extents: Extents, shape: Extents, graph: TensorGraph) -> Extents:
+    """Where elements live in an array with room for all values of open sizes: along these axes at their own
+    places. () where no axis is so."""
+    ranges, x, found = size_ranges(graph), IVar("x"), []
+    roomy = False
+    for e, full in zip(extents, shape, strict=True):
+        values = interval(full, ranges) if e != full else None
+        own = values is not None and isinstance(e, IConst) and values[1] <= e.value
+        roomy = roomy or own
+        found.append(x if e == full or own else binary("%", x, e))
+    return tuple(found) if roomy else ()
 
 
 def _in_turns(model: PolyModel, tree: Tree, name: str, found: Window, decisions: list[Decision]) -> Window:

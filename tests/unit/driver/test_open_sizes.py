@@ -26,7 +26,7 @@ def graph_of(text: str) -> TensorGraph:
 @pytest.mark.parametrize(
     ("text", "fixed", "told"),
     [
-        (SCALE, {}, "T >= 1, H >= 1, T <= 1099511627776, H <= 1099511627776"),
+        (SCALE, {}, "T >= 1, T <= 1099511627776, H >= 1, H <= 1099511627776"),
         (SCALE, {"H": 8}, "T >= 1, T <= 1099511627776, H = 8"),
         # The last element is there from T = 1 on; what the operator states itself is not told again.
         ("op f(x: f32[T]) -> (y: f32) { y = x[T-1] }", {}, "T >= 1, T <= 1099511627776"),
@@ -41,7 +41,7 @@ def graph_of(text: str) -> TensorGraph:
         (
             "op f(x: f32[V-1], i: i32[T]) -> (y: f32[T]) { y[t] = x[i[t]] }",
             {},
-            "V >= 1, T >= 1, V <= 1099511627776, T <= 1099511627776, V - 1 >= 1",
+            "V >= 1, V <= 1099511627776, T >= 1, T <= 1099511627776, V - 1 >= 1",
         ),
         # A position is a number of the type: i32 has no more.
         ("op f(x: i32[T]) -> (y: i32[T]) { y[t] = x[t] + t }", {}, "T >= 1, T <= 2147483647"),
@@ -52,6 +52,21 @@ def test_regions_say_what_is_proved(text: str, fixed: dict[str, int], told: str)
     found = region(graph_of(text), fixed)
     assert str(found) == told
     assert found.open == tuple(n for n in graph_of(text).sizes if n not in fixed)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (1, "H >= 1, H <= 128"),
+        (128, "H >= 1, H <= 128"),
+        (129, "H >= 129, H <= 4096"),
+        (4096, "H >= 129, H <= 4096"),
+        (4097, "H >= 4097, H <= 1099511627776"),
+    ],
+)
+def test_short_and_long_rows_have_regions_of_their_own(row: int, told: str) -> None:
+    found = region(graph_of(SCALE), {}, {"T": 10**6, "H": row})
+    assert str(found) == f"T >= 1, T <= 1099511627776, {told}"
 
 
 def test_what_no_region_has_is_told() -> None:
@@ -118,7 +133,8 @@ def test_a_size_is_fixed_until_a_second_value_comes() -> None:
     assert calls(family, maker, (6, 8), (1, 8), (4, 8)) == []
     assert calls(family, maker, (4, 9)) == [{}]
     assert calls(family, maker, (7, 3), (1, 1), (10**6, 8)) == []
-    assert [v.open for v in family.variants] == [(), ("T",), ("T", "H")]
+    assert calls(family, maker, (7, 300), (1, 4096), (10**6, 200), (1, 5000), (9, 10**6)) == [{}, {}]
+    assert [v.open for v in family.variants] == [(), ("T",), *[("T", "H")] * 3]
 
 
 def test_a_size_of_zero_has_kernels_of_its_own() -> None:
@@ -156,15 +172,38 @@ def test_a_refusal_of_the_compiler_is_remembered() -> None:
     assert calls(family, maker, (5, 8)) == [{"T": 5, "H": 8}]
 
 
+def test_sizes_of_what_is_put_in_order_are_fixed() -> None:
+    text = """op f(x: f32[T, H], w: f32[N]) -> (y: i64[T], z: f32[N]) where H > 1 {
+      y[t] = arglargest[h](x[t, h], 1)
+      z[n] = 2.0 * w[n]
+    }"""
+    graph = graph_of(text)
+    family, maker = Family(graph, {}, "open"), Maker()
+    family.built({"T": 2, "H": 3, "N": 4}, maker)
+    assert maker.made == [{"H": 3}]
+
+
 def test_open_variants_are_few() -> None:
     """A size that cannot be open has a variant for each value, up to a number; then all is fixed."""
     text = """op f(x: f32[T*H], w: f32[H]) -> (y: f32[T]) {
       y[t] = sum[h](w[h] * x[t*H+h])
     }"""
     family, maker = family_of("open", text), Maker()
-    for h in range(1, MOST_OPEN + 1):
+    for h in range(1, 2 * MOST_OPEN + 1):
         assert calls(family, maker, (4, h)) == [{"H": h}]
     assert calls(family, maker, (4, 100), (5, 100)) == [{"T": 4, "H": 100}, {"T": 5, "H": 100}]
+
+
+def test_many_kinds_of_rows_end_in_kernels_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfuse.driver.open_sizes.MOST_OPEN", 2)
+    text = "op f(x: f32[A, T], y: f32[B, H]) -> (z: f32) { z = sum[a, t](x[a, t]) + sum[b, h](y[b, h]) }"
+    family, maker = family_of("open", text), Maker()
+    rows = (5, 500, 5000)
+    for t, h in ((t, h) for t in rows for h in rows):
+        family.built({"A": 2, "T": t, "B": 3, "H": h}, maker) if not any(
+            v.region.has({"A": 2, "T": t, "B": 3, "H": h}) for v in family.variants
+        ) else None
+    assert len(maker.made) == 3 and "T <= 1099511627776" in str(family.variants[-1])
 
 
 def test_what_a_function_forgets_its_family_forgets() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.periodicity import by_steps
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.row_batch import joint_totals
-from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.analysis.trip_count import most_of, most_trips, trip_of
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.printer import part_text, rows_text, sums_text, tile_text
 from polyfuse.codegen.cpu.scatter_printer import owned_text
@@ -32,6 +32,7 @@ from polyfuse.codegen.transforms.wide_accumulators import CHAIN, terms_of
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
+from polyfuse.ir.linear import size_ranges
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
@@ -174,6 +175,7 @@ class LanePrinter(HalfPrinter):
             and lanes * widest * arrays > self.lane_room
         ):
             lanes //= 2
+        trip = most_of(loop, size_ranges(self.kernel.graph)) if trip is None else trip
         while (
             trip is not None
             and lanes > FEWEST_LANES

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import most_of, trip_of
 from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule
@@ -28,13 +28,14 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import HALVES
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import Range, size_ranges
 from polyfuse.ir.loop_ir import Block, For, Store, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 
 
 def _matches(kernel: Kernel, f: Function, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
-    count = knobs.rows or _worth(f.body, _most(kernel, f.body, knobs))
+    count = knobs.rows or _worth(kernel, f.body, _most(kernel, f.body, knobs))
     if count < 2 and waits(f.body):
         missed(f.body, "rows are too long for several to pay")
     return Jam(count, f.body, apart) if count > 1 else None
@@ -54,17 +55,19 @@ def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int,
     return FITTED.interleaved_rows_most_bytes if far else FITTED.interleaved_rows_most_bytes_in_l2
 
 
-def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
+def _worth(kernel: Kernel, body: Block, most: Sequence[Mapping[int, int]]) -> int:
     """How many rows at a time pay: those of vector loops that wait for totals."""
     loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return 1
-    row = max((_bytes(n) for n in loops), default=0)
+    ranges = size_ranges(kernel.graph)
+    row = max((_bytes(n, ranges) for n in loops), default=0)
     return next((n for n, room in most[waits(body)].items() if n * row <= room), 1)
 
 
-def _bytes(loop: For) -> int:
-    """Bytes of a row of the widest values that a loop computes; a length that is not known is a long one."""
+def _bytes(loop: For, ranges: Mapping[str, Range]) -> int:
+    """Bytes of a row of the widest values that a loop computes, at most; a length that is not known is a long
+    one."""
     computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
-    trip = trip_of(loop)
+    trip = trip_of(loop) if trip_of(loop) is not None else most_of(loop, ranges)
     return LONG if trip is None else trip * max(computed, default=1)
