@@ -335,18 +335,29 @@ def test_loops_have_the_true_bounds() -> None:
 
 # --- barriers ---------------------------------------------------------------------------------------------
 
-SOFTMAX = """
-op f(x: f32[E], ptr: i64[N + 1]) -> (y: f32[E]) {
-  m[n] = max[e in ptr[n]..ptr[n + 1]](x[e]) for n in 0..N
-  z[n] = sum[e in ptr[n]..ptr[n + 1]](exp(x[e] - m[n])) for n in 0..N
-  y[e] = x[e] / z[e % N]
+# Stitched, each block has rows of its own. To the proof it is data whether an element is in them,
+ROWS_OF_BLOCKS = """
+op f(x: f32[E, 3], ptr: i64[N + 1]) -> (y: f32[E]) {
+  m[n] = max[e in ptr[n]..ptr[n + 1]](x[e, 0]) for n in 0..N
+  z[n] = sum[e in ptr[n]..ptr[n + 1]](exp(x[e, 0] - m[n])) for n in 0..N
+  y[e] = x[e, 0] / z[e % N]
+}"""
+# and which elements of a tensor in memory a loop over them reads.
+ELEMENTS_OF_ALL = """
+op f(x: f32[E, 3], ptr: i64[N + 1]) -> (y: f32[N, 3, 7]) {
+  s[e, h] = sum[d in 0..7](x[e, h] * x[row(ptr, e), h] * d)
+  m[n, h] = max[e in ptr[n]..ptr[n + 1]](s[e, h]) for n in 0..N, h in 0..3
+  z[n, h] = sum[e in ptr[n]..ptr[n + 1]](exp(s[e, h] - m[n, h]))
+  y[n, h, d] = sum[e in ptr[n]..ptr[n + 1]](exp(s[e, h] - m[n, h]) * x[e, h] * d) / z[n, h]
 }"""
 
 
-def test_isl_knows_nothing_of_bounds_in_conditions() -> None:
-    """Stitched, each block has rows of its own; whether an element is in them is data to the proof."""
-    x = inputs("folds", "even", 6, 37)
-    call = Call(
-        SOFTMAX, SOFTMAX, pf.parse(SOFTMAX).op("f").graph(), {"N": 6, "E": 37}, {"x": x["v"], "ptr": x["ptr"]}
-    )
-    check([(call, way) for way in WAYS if way.stitched and not way.on_cpu])
+@pytest.mark.parametrize("text", [ROWS_OF_BLOCKS, ELEMENTS_OF_ALL])
+def test_the_proof_of_barriers_knows_nothing_of_data(text: str) -> None:
+    graph = pf.parse(text).op("f").graph()
+    calls = []
+    for n, e in [(6, 37), (5, 23), (16, 64)]:
+        rng = np.random.default_rng(n)
+        given = {"x": rng.standard_normal((e, 3)).astype("f4"), "ptr": POINTERS["even"](n, e).astype("i8")}
+        calls.append(Call(f"{n} rows", text, graph, {"N": n, "E": e}, given))
+    check([(call, way) for call in calls for way in WAYS if way.stitched and not way.on_cpu])

@@ -251,11 +251,16 @@ class _Collector:
         buffer = self.buffers.get(name)
         if buffer is None:
             return
-        where = tuple(None if isinstance(i, EXPR_TYPES) else substitute(i, env) for i in indices)
+        where = tuple(None if isinstance(i, EXPR_TYPES) else self.index(i, env) for i in indices)
         storage = self.storage.get(name, name)
         layout = (buffer.dtype, buffer.extents) if buffer.scope is Scope.SHARED else None
         found = Access(name, storage, buffer.scope, write, atomic, where, count, guards, place, layout)
         self.accesses.append(found)
+
+    def index(self, i: IndexExpr, env: Mapping[str, IndexExpr]) -> IndexExpr | None:
+        """Where an access is, or None where that depends on data."""
+        found = substitute(i, env)
+        return None if self.regions.numbers & set(variables(found)) else found
 
 
 def canonical(cond: Expr, env: Mapping[str, IndexExpr]) -> Expr:
