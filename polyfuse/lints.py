@@ -19,7 +19,7 @@ from polyfuse.diagnostics import Diagnostic, Edit, Fix, Severity
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import statement_exprs, walk
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.tensor_graph import (
@@ -252,8 +252,22 @@ def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: dict[
 def _gives_positions(graph: TensorGraph, s: Statement, extent: IndexExpr, seen: dict[str, IndexExpr]) -> bool:
     if s.reduction in ARG_REDUCTIONS:
         return all(d.upper == extent for d in s.dims if d.reduce)
+    if _is_row(s, extent):
+        return True
     extreme = s.reduction in ("max", "min") and not s.accumulate
     return (s.reduction is None or extreme) and _holds_positions(graph, s.expr, extent, seen)
+
+
+def _is_row(s: Statement, extent: IndexExpr) -> bool:
+    """Whether it is `row(ptr, e)`, of pointers to so many rows: where these begin is theirs to say."""
+    over = {d.name: d.upper for d in s.dims if d.reduce}
+    match s.expr:
+        case Select(_, then, other) if s.reduction == "max" and of_tree(other) == (-1, -1):
+            n = _uncast(then)
+            place = n.index if isinstance(n, IndexValue) else None
+            return isinstance(place, IVar) and over == {place.name: binary("+", extent, 1)}
+        case _:
+            return False
 
 
 def _is_bounded(e: Expr, op: str) -> bool:

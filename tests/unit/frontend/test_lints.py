@@ -168,6 +168,15 @@ def test_the_quotient_of_a_position_in_a_flat_range() -> None:
     assert codes_of(text.format("w[at[t] // V if t == 0 else at[t]]")) == ["PF298"]
 
 
+def test_the_row_of_an_element() -> None:
+    text = """op f(x: f32[E], m: f32[{}], start: i32[N + 1]) -> (y: f32[E]) {{
+      r[e] = row(start, e) for e in 0..E
+      y[e] = x[e] - m[row(start, e)] * m[r[e]]
+    }}"""
+    assert codes_of(text.format("N")) == []
+    assert set(codes_of(text.format("M"))) == {"PF298"}
+
+
 GATHERING = "op f(w: f32[V], k: i32[T]) -> (y: f32[T]) {\n"
 
 
