@@ -293,11 +293,6 @@ def rows_of(count: int, elements: int) -> Array:
     return np.concatenate([[0], np.sort(integers(elements + 1, count - 1)), [elements]])
 
 
-def graph_of(nodes: int, edges: int) -> dict[str, Array]:
-    ptr = rows_of(nodes, edges)
-    return {"ptr": ptr, "row": np.repeat(np.arange(nodes), np.diff(ptr))}
-
-
 add(
     "ragged_softmax",
     {"x": normal(64), "start": rows_of(8, 64)},
@@ -309,14 +304,14 @@ add(
         "q": normal(16, 2, 8),
         "k": normal(16, 2, 8),
         "v": normal(16, 2, 8),
-        **graph_of(16, 64),
+        "ptr": rows_of(16, 64),
         "col": integers(16, 64),
     },
     {
         "q": normal(5, 3, 7),
         "k": normal(9, 3, 7),
         "v": normal(9, 3, 7),
-        **graph_of(5, 23),
+        "ptr": rows_of(5, 23),
         "col": integers(9, 23),
     },
 )

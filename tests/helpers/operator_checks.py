@@ -274,7 +274,7 @@ def ragged_softmax(x: Array, start: Array) -> Array:
     return np.concatenate([special.softmax(part) if part.size else part for part in np.split(x, start[1:-1])])
 
 
-def csr_attention(q: Array, k: Array, v: Array, ptr: Array, row: Array, col: Array) -> Array:
+def csr_attention(q: Array, k: Array, v: Array, ptr: Array, col: Array) -> Array:
     """As dense attention with a mask; each edge counts, also one that comes twice."""
     nodes, heads, width = q.shape
     y = np.zeros((nodes, heads, v.shape[2]))
