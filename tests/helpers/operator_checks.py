@@ -31,7 +31,9 @@ def pooling(x: Array, K: int = 2, S: int = 0, P: int = 0) -> dict[str, Array]:
     return {"greatest": windows.max((-2, -1)), "average": kept.sum((-2, -1)) / count}
 
 
-def convolution(x: Array, w: Array, bias: Array, S: int = 1, P: int = 0, D: int = 1, G: int = 1) -> Array:
+def convolution(
+    x: Array, w: Array, bias: Array | None = None, S: int = 1, P: int = 0, D: int = 1, G: int = 1
+) -> Array:
     n, channels = x.shape[:2]
     filters, c, r, v = w.shape
     wide = np.zeros((filters, c, D * (r - 1) + 1, D * (v - 1) + 1))
@@ -41,16 +43,19 @@ def convolution(x: Array, w: Array, bias: Array, S: int = 1, P: int = 0, D: int 
     for one, k in itertools.product(range(n), range(filters)):
         group = k // (filters // G)
         parts = [signal.correlate2d(padded[one, group * c + j], wide[k, j], "valid") for j in range(c)]
-        found.append(sum(parts)[::S, ::S] + bias[k])
+        found.append(sum(parts)[::S, ::S] + (0.0 if bias is None else bias[k]))
     assert channels == G * c
     return np.array(found).reshape(n, filters, *found[0].shape)
 
 
-def group_norm(x: Array, gamma: Array, beta: Array, G: int, eps: float = 1e-5) -> Array:
+def group_norm(
+    x: Array, gamma: Array | None = None, beta: Array | None = None, *, G: int, eps: float = 1e-5
+) -> Array:
     parts = np.stack(np.split(x, G, axis=1), axis=1)
     axes = (2, 3, 4)
     z = (parts - parts.mean(axes, keepdims=True)) / np.sqrt(parts.var(axes, keepdims=True) + eps)
-    return z.reshape(x.shape) * gamma[:, None, None] + beta[:, None, None]
+    scale = 1.0 if gamma is None else gamma[:, None, None]
+    return z.reshape(x.shape) * scale + (0.0 if beta is None else beta[:, None, None])
 
 
 def bilinear(image: Array, v: float, u: float, mode: str) -> float:
@@ -71,9 +76,11 @@ def roi_align(x: Array, roi: Array, scale: float = 1.0, P: int = 7, S: int = 2) 
 
 
 def deformable_sampling(
-    x: Array, offset: Array, mask: Array, weight: Array, K: int = 3, S: int = 1, P: int = 1
+    x: Array, offset: Array, weight: Array, mask: Array | None = None, K: int = 3, S: int = 1, P: int = 1
 ) -> Array:
-    samples, filters, (rows, columns) = len(x), len(weight), mask.shape[2:]
+    samples, filters, (rows, columns) = len(x), len(weight), offset.shape[2:]
+    if mask is None:
+        mask = np.ones((samples, K * K, rows, columns))
     bordered = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     y = np.zeros((samples, filters, rows, columns))
     for n, i, j, a, b in itertools.product(*map(range, (samples, rows, columns, K, K))):
