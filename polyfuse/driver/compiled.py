@@ -159,6 +159,7 @@ class Compiled:
         self._wish = dict(wish or {})
         self._families: dict[object, Family] = {}
         self._is_open = signature.is_open  # which optional tensors there are is seen at each call
+        self._ways: dict[tuple[object, ...], tuple[Compiled, frozenset[str]]] = {}
         self._at: dict[tuple[object, ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
@@ -349,22 +350,33 @@ class Compiled:
         return self._at.get(key) or self._remembered(key, self.signature, sizes)
 
     def _chosen(
-        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
+        self, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]]:
         """The function with those optional tensors that are given, and the arguments without the others."""
-        params = self.signature.params
-        names = {p.name for p in params if p.optional}
-        if len(args) > len(params) or not kwargs.keys().isdisjoint(self._names[: len(args)]):
+        key = (*[a is None for a in args], *kwargs, *[v is None for v in kwargs.values()])
+        found, left_out = self._ways.get(key) or self._way(key, args, kwargs)
+        if left_out:
+            args = tuple(a for n, a in zip(self._names, args, strict=False) if n not in left_out)
+            kwargs = {n: v for n, v in kwargs.items() if n not in left_out}
+        return found, args, kwargs
+
+    def _way(
+        self, key: tuple[object, ...], args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> tuple[Compiled, frozenset[str]]:
+        """The function for arguments like these, and which of them are None for an optional tensor."""
+        if len(args) > len(self._names) or not kwargs.keys().isdisjoint(self._names[: len(args)]):
             self._named(args, kwargs)  # it says what is wrong
-        kept = tuple(a for p, a in zip(params, args, strict=False) if a is not None or not p.optional)
-        named = {n: v for n, v in kwargs.items() if v is not None or n not in names}
-        there = {p.name for p, a in zip(params, args, strict=False) if a is not None} | named.keys()
-        absent = tuple(n for n in self._names if n in names and n not in there)
+        optional = [p.name for p in self.signature.params if p.optional]
+        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        absent = tuple(n for n in optional if given.get(n) is None)
         found = self._at.get(absent) or self._remembered(absent, self.signature.without(absent), self._sizes)
-        return found, kept, named
+        if len(self._ways) > MOST_SIZES:
+            self._ways.clear()
+        way = self._ways[key] = found, frozenset(absent) & given.keys()
+        return way
 
     def _elsewhere(
-        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
+        self, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]] | None:
         """The function that has these arguments, where it is not this one, with what is left to give it."""
         if self._is_open:

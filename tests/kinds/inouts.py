@@ -37,7 +37,9 @@ class _Inouts(Writer):
         return self.call()
 
     def read(self, element: str) -> str:
-        """An element in the type that is computed in."""
+        """An element in the type that is computed in; one of `p` and `q` is that at entry, said or not."""
+        if self.seed % 3 == 1 and element[0] in "pq":
+            element = f"old({element})"
         return cast(self.compute, element, self.dtype)
 
     def stored(self, right: str) -> str:

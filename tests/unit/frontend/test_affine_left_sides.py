@@ -214,6 +214,38 @@ def test_orders_and_bounds_from_data_on_the_right() -> None:
         np.testing.assert_array_equal(s, [0, 3, 4])
 
 
+def test_what_a_scatter_starts_from_is_defined_everywhere() -> None:
+    text = """op f(x: f32[N], k: i64[K]) -> (y: f32[N], z: f32[N]) where N >= 1 {
+  y[0] = x[0]
+  y[k[q]] += 1.0
+  z[i] = x[i] for i in 0..1
+  z[i] = 0.5 for i in 1..N
+  z[k[q]] += 1.0
+}"""
+    g = instantiate(parse_text(text, "t.pf"), "f")
+    found = [str(s) for s in fixed_graph(g, {"N": 3, "K": 2}).statements]
+    assert "y: y[e0] = (x[0] if (i64(e0) == i64(0)) else 0.0)  for e0 in 0..3" in found
+    assert "z: z[i] = x[i]  for i in 0..1" in found  # these define all: they stay
+    y, z = pf.compile(text, target="interpret")(X, np.array([2, 2]))
+    np.testing.assert_array_equal(y, [1, 0, 2, 0, 0])
+    np.testing.assert_array_equal(z, [1, 0.5, 2.5, 0.5, 0.5])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_kernels_with_open_sizes() -> None:
+    text = """op f(x: f32[N]) -> (y: f32[2*N], c: f32[N + 1]) {
+  y[2*i] = x[i]; y[2*N - 1 - 2*i] = sum[j](x[j] * x[i])
+  c[0] = 0.0; c[i + 1] = c[i] + x[i]
+}"""
+    f = pf.compile(text, target="cpu", sizes="open")
+    for n in (1, 2, 9, 33):
+        x = np.arange(n, dtype=np.float32)
+        y, c = f(x)
+        np.testing.assert_array_equal(y, np.stack([x, (x.sum() * x)[::-1]], 1).ravel())
+        np.testing.assert_array_equal(c, [0, *x.cumsum()])
+    assert len(f.variants) == 1
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_small_sizes(n: int) -> None:
     text = """op f(x: f32[N]) -> (y: f32[2*N], c: f32[N + 1], t: f32[N]) {
