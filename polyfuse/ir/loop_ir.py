@@ -69,7 +69,8 @@ class For:
     how often a `window` (`codegen.transforms.index_set_splitting.div_mod`) runs, and take no loop apart that
     is one `vector` (`codegen.transforms.vector_epilogues`).  Lanes of one that is `long` join their totals
     every so many iterations (`codegen.transforms.wide_accumulators`).  One that is `written` is to be written
-    out, iteration by iteration (`codegen.cpu.workarounds`).
+    out, iteration by iteration (`codegen.cpu.workarounds`).  The scalar `scan` has totals of all steps so
+    far, in an order that is free (`codegen.cpu.vectorize.scans`).
     """
 
     var: str
@@ -85,6 +86,7 @@ class For:
     vector: bool = False
     long: bool = False
     written: bool = False
+    scan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +486,7 @@ def _format(node: Node, indent: str) -> str:
             over = " of rows at once" if node.joint else ""
             over += f" accumulating {', '.join(lanes)}" if lanes else ""
             over += f" in {node.lane_bytes} bytes" if lanes and node.lane_bytes else ""
+            over += f" scanning {node.scan}" if node.scan else ""
             return f"{indent}for {var} in {lower}..{upper}{by}{where}{over}:\n{format_block(body, inner)}"
         case If(cond, then, other):
             text = f"{indent}if {format_expr(cond)}:\n{format_block(then, inner)}"

@@ -72,8 +72,8 @@ def bounds_of(loops: Sequence[For]) -> set[str]:
 
 
 def are_steps(loop: For, rows: Set[str]) -> bool:
-    """Are these steps of a recurrence, as many for all rows?"""
-    if loop.coordinate is not Coordinate.SEQ or rows & bounds_of([loop]):
+    """Are these steps of a recurrence, as many for all rows, that wait for one another?"""
+    if loop.coordinate is not Coordinate.SEQ or loop.scan or rows & bounds_of([loop]):
         return False
     nodes = list(nodes_of(loop.body))
     if any(isinstance(n, Declare) and n.role is LocalRole.CARRIED for n in nodes):

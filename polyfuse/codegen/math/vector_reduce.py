@@ -143,3 +143,38 @@ def _moved(lanes: int, piece: int, size: int) -> tuple[list[int], list[int]]:
         return first, [x + piece // 2 for x in first]
     even = [start + k for start in range(0, 2 * lanes, 2 * piece) for k in range(piece)]
     return even, [x + piece for x in even]
+
+
+# --- totals up to each lane -------------------------------------------------------------------------------
+
+# Each lane takes in the one before, then that two before, and so on: log2 steps. One without such a lane adds
+# 0, or is an extreme with itself.
+SCANS = ("sum", "max", "min")
+_LATER = {"sum": "a + b", "max": "(b > a)NAN ? b : a", "min": "(b < a)NAN ? b : a"}
+
+
+def scan_name(op: str, dtype: DType) -> str:
+    return f"pf_scan_{op}_{dtype.name}"
+
+
+def scan_functions() -> dict[str, str]:
+    """The text of every function, by name."""
+    return {scan_name(op, t): _scan(op, t) for op in SCANS for t in DTYPES}
+
+
+def _scan(op: str, t: DType) -> str:
+    element = WRAPPING.get(t, t.c_name) if op == "sum" else t.c_name
+    both = _LATER[op].replace("NAN", " | (b != b)" if t.is_float else "")
+    steps = {f"STEPS{w}": _shifts(op == "sum", both, w // t.bytes) for w in _WIDTHS}
+    return Template(read("vector_scans.h")).substitute(T=t.c_name, N=t.name, O=op, E=element, C=both, **steps)
+
+
+def _shifts(zero: bool, both: str, lanes: int) -> str:
+    """`b` has what is some lanes before, 0 or the lane itself where nothing is."""
+    lines, by = [], 1
+    while by < lanes:
+        moved = [k - by if k >= by else lanes if zero else k for k in range(lanes)]
+        places = ", ".join(map(str, moved))
+        lines.append(f"  {{ const W b = __builtin_shufflevector(a, z, {places}); a = {both}; }}")
+        by *= 2
+    return "\n".join(lines)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import read_in
+from polyfuse.codegen.analysis.scan_loops import scan_of
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import certain_reads
 from polyfuse.cost.cpu_tables import FITTED
@@ -41,12 +42,13 @@ from polyfuse.ir.loop_ir import (
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Purpose, Read
 
 
 def loop_carried_scalars(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such values in scalars; `numbers` numbers them."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
+    free = {s.target for s in kernel.graph.statements if s.purpose is Purpose.SCAN}
     found: list[str] = []
 
     def change(loop: Node) -> Node | Block:
@@ -59,6 +61,9 @@ def loop_carried_scalars(kernel: Kernel, block: Block, numbers: itertools.count[
                 found.append(name)
                 first, loop = _in_scalars(loop, store, far, f"%step{next(numbers)}")
                 before += first
+                scanning = replace(loop, scan=first[0].name)
+                if far == 1 and name in free and scan_of(scanning):
+                    loop = scanning
         return (*before, loop)
 
     block = _from_stores(map_nodes(block, change))
@@ -114,7 +119,7 @@ def _plain(indices: Sequence[Index]) -> bool:
     return not any(isinstance(i, EXPR_TYPES) for i in indices)
 
 
-def _in_scalars(loop: For, store: Store, far: int, name: str) -> tuple[Block, For]:
+def _in_scalars(loop: For, store: Store, far: int, name: str) -> tuple[tuple[Declare, ...], For]:
     """What is declared before the loop, and the loop."""
     dtype = store.value.dtype
     names = [f"{name}_{d}" for d in range(far + 1)]
