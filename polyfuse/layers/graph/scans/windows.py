@@ -34,7 +34,7 @@ from polyfuse.layers.graph.scans.ranges import Moving, ranges_of
 from polyfuse.layers.graph.scans.statements import Rewrite, cast, collected, inside_chunk, value_of
 
 # Results of a tile of windows of twice as many terms, at least; terms of a window, at most.
-SHORTEST_TILE = 1024
+SHORTEST_TILE = 384
 LONGEST_DOUBLED = 2048
 
 
@@ -246,8 +246,8 @@ class Doubling(_Elements):
 
 
 def tile_of(w: Window) -> int:
-    """Results of a tile: many for each window that two tiles compute, few enough for caches."""
-    return min(max(SHORTEST_TILE, 8 * w.length), w.count)
+    """Results of a tile: many for each one that two tiles compute, few enough for L1 (measured on Zen 5)."""
+    return min(max(SHORTEST_TILE, 4 * w.length), w.count)
 
 
 def may_double(w: Window, lanes: bool) -> bool:
