@@ -1,6 +1,6 @@
 """Scans beside PyTorch, NumPy, JAX and a copy: `python -m benchmarks.scans [--threads N] [--rounds N]`.
 
-Running sums, sliding maxima and linear recurrences of few long rows.  Each contender is a process of its own
+Running sums and sliding maxima of few long rows.  Each contender is a process of its own
 that computes on request, so that they take turns; a figure is the median over rounds of the fastest call in a
 turn.  *copy* is our program ``y[b, t] = x[b, t]``.  Contenders that are not installed are left out.
 """
@@ -32,7 +32,6 @@ class Case:
     what: str
     rows: int
     columns: int
-    parallel: bool = False
 
     @property
     def label(self) -> str:
@@ -40,14 +39,13 @@ class Case:
         return f"{self.what} {self.rows} x {self.columns}"
 
     def arrays(self) -> list[Any]:
-        """Arguments: one array, two of a linear recurrence."""
+        """Its arguments."""
         import numpy as np
 
         from benchmarks.workload import at_line
 
-        rng, shape = np.random.default_rng(0), (self.rows, self.columns)
-        x = at_line(rng.standard_normal(shape, "f4"))
-        return [x, at_line(rng.random(shape, "f4"))] if self.what == "recurrence" else [x]
+        rng = np.random.default_rng(0)
+        return [at_line(rng.standard_normal((self.rows, self.columns), "f4"))]
 
 
 TEXTS = {
@@ -70,7 +68,7 @@ def call_of(peer: str, case: Case, threads: int) -> Callable[[], Any]:
 
             text = TEXTS[case.what] if peer == OURS else TEXTS[COPY]
             f = pf.compile(text, options=pf.Options(threads=threads, progress=False))
-            return f.bind(*(given if peer == OURS else given[:1]))
+            return f.bind(*given)
         case "NumPy":
             return _numpy_call(case, *given)
         case "PyTorch":

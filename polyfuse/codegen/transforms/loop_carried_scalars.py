@@ -61,9 +61,9 @@ def loop_carried_scalars(kernel: Kernel, block: Block, numbers: itertools.count[
                 found.append(name)
                 first, loop = _in_scalars(loop, store, far, f"%step{next(numbers)}")
                 before += first
-                scanning = replace(loop, scan=first[0].name)
-                if far == 1 and name in free and scan_of(scanning):
-                    loop = scanning
+                loop = replace(loop, scan=first[0].name if far == 1 and name in free else "")
+        if isinstance(loop, For) and loop.scan and scan_of(loop) is None:
+            loop = replace(loop, scan="")  # steps do more, or wait for other scalars as well
         return (*before, loop)
 
     block = _from_stores(map_nodes(block, change))

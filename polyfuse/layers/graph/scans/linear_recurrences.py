@@ -4,7 +4,7 @@
 becomes, for chunks of C steps,
     h__factor[b, k, i] = a[..] * h__factor[b, k, i - 1]          the product of a chunk's factors
     h__local[b, k, i] = a[..] * h__local[b, k, i - 1] + u[..]    a chunk that begins with 0
-    h__start[b, k] = h__factor[b, k - 1, C - 1] * h__start[b, k - 1] + h__local[b, k - 1, C - 1]
+    h__start[b, k] = h__factors[b, k - 1] * h__start[b, k - 1] + h__locals[b, k - 1]      their last ones
     h__scan[b, k, i] = a[..] * h__scan[b, k, i - 1] + u[..]      which begins with h__start[b, k]
     h[b, t] = h__scan[b, (t - 1) // C, (t - 1) % C]
 
@@ -278,7 +278,6 @@ class Chunks(Rewrite):
         """The tensor of states before each chunk."""
         k, wide = self.k, self.wide
         every = IterDim(k.name, IConst(0), IConst(self.count))
-        last = IConst(self.chunk - 1)
         factor = self.recurrence.factor and self._stepwise("factor", None)
         local = self._stepwise("local", self.recurrence.term or _number(0, self.source.expr))
         signs = self._signs() if factor and wide.is_float else None
@@ -286,16 +285,17 @@ class Chunks(Rewrite):
         self.made.add(starts, self.rows, self.place(IConst(0)), self.start)
         part = state = cast(self.read(starts, k - 1), wide)
         if factor:
-            part = self._apply("mul", self.read(factor, k - 1, last), state)
+            part = self._apply("mul", self.read(factor, k - 1), state)
         if factor and signs:
-            part = self._kept(self.read(factor, k - 1, last), self.read(signs, k - 1), state)
-        value = cast(self._apply("add", part, self.read(local, k - 1, last)), self.dtype)
+            part = self._kept(self.read(factor, k - 1), self.read(signs, k - 1), state)
+        value = cast(self._apply("add", part, self.read(local, k - 1)), self.dtype)
         later = self.dims(replace(every, lower=IConst(1)))
         self.made.add(starts, later, self.place(k), value, purpose=Purpose.SCAN)
         return starts
 
     def _stepwise(self, wish: str, term: Expr | None) -> str:
-        """A tensor of chunks that begin with the factor, or with a state of 0 where there is a term."""
+        """The tensor of what chunks end with. They begin with the factor, or where there is a term with a
+        state of 0."""
         k, i, wide = self.k, self.i, self.wide
         whole = IterDim(k.name, IConst(0), IConst(self.count - 1))
         within = IterDim(i.name, IConst(1), IConst(self.chunk))
@@ -305,7 +305,9 @@ class Chunks(Rewrite):
         self.made.add(made, self.dims(whole), self.place(k, IConst(0)), first)
         step = self._next(self.read(made, k, i - 1), term, i)
         self.made.add(made, self.dims(whole, within), self.place(k, i), step, purpose=Purpose.SCAN)
-        return made
+        ends = self.tensor(f"{wish}s", wide, IConst(self.count))
+        self.made.add(ends, self.dims(whole), self.place(k), self.read(made, k, IConst(self.chunk - 1)))
+        return ends
 
     def _next(self, before: Expr | None, term: Expr | None, within: IndexExpr) -> Expr:
         """``factor * before + term``; without what is None."""

@@ -26,6 +26,8 @@ SHORTEST_CHUNK = 64
 FEWEST_CHUNKS = 4
 # Chunks of a linear recurrence, for each worker: lanes are chunks.
 CHUNKS_OF_WORKER = 16
+# Passes over a recurrence in chunks: factors, local totals, steps.
+CHUNK_WORK = 3
 # What the blocks of a window of many terms save, at least: it has so many times as many terms as it moves on.
 OVERLAP = 4
 
@@ -116,8 +118,8 @@ def _chunk_of_recurrence(r: Recurrence, target: Target) -> tuple[int, str]:
     rows, dtype = prod(_trip(d) for d in r.statement.dims if d != r.over), r.statement.expr.dtype
     if dtype is F64 and r.factor is not None:
         return 0, "products of its factors have no type wider than f64"
-    if rows >= target.rows_at_once:
-        return 0, f"{rows} rows are enough for all workers"
+    if rows * CHUNK_WORK > target.rows_at_once:
+        return 0, f"{rows} rows for {target.rows_at_once} workers: chunks have {CHUNK_WORK} times the work"
     if not rows or r.count < FEWEST_CHUNKS * SHORTEST_CHUNK:
         return 0, f"{r.count} steps are few"
     chunk = max(_near(r.count), r.count // (CHUNKS_OF_WORKER * target.rows_at_once))
