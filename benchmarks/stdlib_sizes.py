@@ -65,6 +65,8 @@ cumsum cumsum_reverse cumprod cummax cummin: B=64 T=4096
 sliding_max sliding_sum: B=64 T=4096 K=64
 linear_recurrence: T=512 B=8x768
 stencil3: N=65536 T=16
+topk: B=4096 H=64 K=8
+sort argsort: B=1024 H=256
 """
 
 
@@ -85,7 +87,7 @@ def arguments(sig: Signature, sizes: Mapping[str, tuple[int, ...]]) -> dict[str,
     for p in sig.params:
         if p.has_default:
             continue
-        dtype = {"float": "f4", "int": "i8"}.get(kinds.get(p.dtype, ""), p.dtype)
+        dtype = {"float": "f4", "number": "f4", "int": "i8"}.get(kinds.get(p.dtype, ""), p.dtype)
         shape = tuple(n for extent in p.extents for n in _axes(extent, sizes))
         given[p.name] = np.zeros(shape, {"bool": "?", "i64": "i8", "f32": "f4"}.get(dtype, dtype))
         if not shape:
