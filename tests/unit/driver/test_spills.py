@@ -131,7 +131,7 @@ def test_calls_take_the_smaller_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way from a compilation to what is loaded."""
     spilling(monkeypatch, {"the plan": 80, "1/2 of what threads keep": 0})
     loaded: list[CudaCode] = []
-    monkeypatch.setattr(pipeline, "load", lambda code, target, options: loaded.append(code))
+    monkeypatch.setattr(pipeline, "load", lambda code, *_: loaded.append(code))
     monkeypatch.setattr(pipeline, "keep_plan", lambda *a: None)
     monkeypatch.setattr(pipeline, "load_plan", lambda *a: None)
     built = run(compilation())

@@ -35,7 +35,7 @@ class OtherGpu(GpuTarget):
 
 @pytest.mark.parametrize("target", (CpuTarget(), GpuTarget(), OtherGpu()), ids=str)
 def test_a_target_has_all_properties(target: Target) -> None:
-    assert len(PROPERTIES) == 8
+    assert len(PROPERTIES) == 9
     assert all(hasattr(target, name) for name in PROPERTIES)
 
 
