@@ -84,7 +84,7 @@ class _Writer:
     def statement(self, s: Statement, fixed: Mapping[str, str]) -> list[str]:
         """The lines of one statement; `fixed` dims have their value from a loop around it."""
         ranges = dim_ranges(s, self.sizes)
-        if any(high <= low for low, high in ranges.values()) and s.reduction is None:
+        if any(ranges[d.name][1] <= ranges[d.name][0] for d in s.dims if s.accumulate or not d.reduce):
             return self._allocate(s.target)
         text = Text(self.graph, self.sizes, ranges, self._layout(s, fixed), fixed)
         if s.accumulate:
@@ -95,17 +95,19 @@ class _Writer:
         lines = [text.line(i) for i in s.write if not isinstance(i, EXPR_TYPES)]
         known = [x for x in lines if x is not None]
         shape = extents(self.graph.tensor(s.target).shape, self.sizes)
-        if len(known) < len(s.write):
-            raise Unsupported(f"the left side of {s.name}")
-        parts = outer.slices(known, shape)
-        if parts is None:
-            raise Unsupported(f"the left side of {s.name}")
+        parts = outer.slices(known, shape) if len(known) == len(s.write) else None
         masked = mask if mask and s.reduction is None else None
+        if parts is None:
+            if mask:
+                raise Unsupported(f"the left side of {s.name}")
+            places = ", ".join(outer.index(i) for i in s.write if not isinstance(i, EXPR_TYPES))
+            return [*self._allocate(s.target), f"{tensor_name(s.target)}[{places}] = {value}"]
         if self._is_whole(s, parts) and not masked and not fixed:
             if isinstance(s.expr, Read) and s.reduction is None:
                 value = f"np.array({value})"  # a result of its own, not a view of an input
             whole = dims == outer.layout
             spread = value if whole else f"np.array(np.broadcast_to({value}, {outer.shape(outer.layout)}))"
+            self.allocated.add(s.target)
             return [f"{tensor_name(s.target)} = {spread}"]
         place = f"{tensor_name(s.target)}{subscript(parts) or '[...]'}"
         write = f"np.copyto({place}, {value}, where={masked})" if masked else f"{place} = {value}"
@@ -136,10 +138,7 @@ class _Writer:
         if t.alias is not None:
             return [f"{name} = {tensor_name(t.alias)}.copy()"]
         scatters = [s for s in self._writers(tensor) if s.accumulate]
-        pieces = [s for s in self._writers(tensor) if not s.accumulate]
-        if scatters and pieces:
-            return []  # what the scatters add to has been defined before
-        if scatters:
+        if scatters:  # they start from this where no other statement says from what
             start = _neutral(scatters[0].reduction or "sum", t.dtype)
             return [f"{name} = np.full({shape}, {start}, {t.dtype})"]
         return [f"{name} = np.empty({shape}, {t.dtype})"]
@@ -364,7 +363,8 @@ class _Writer:
             fixed = dict.fromkeys(here.factors, f"({n}{-here.constant:+d})" if here.constant else n)
             if any(v in fixed for d in s.dims for e in (d.lower, d.upper) for v in variables(e)):
                 raise Unsupported(f"a range of {s.name} depends on the step of the recurrence")
-            body += [f"    if {low} <= {n} < {high}:", *(f"        {x}" for x in self.statement(s, fixed))]
+            now = self.statement(s, fixed) or ["pass"]
+            body += [f"    if {low} <= {n} < {high}:", *(f"        {x}" for x in now)]
         steps = f"range({min(first)}, {max(last)})"
         return [f"for {n} in {f'reversed({steps})' if down else steps}:", *body]
 

@@ -21,6 +21,8 @@ from ways import WAYS, check
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.runtime.numpy_baseline import baseline
+from polyfuse.runtime.numpy_text import Unsupported
 
 Array = np.ndarray[Any, Any]
 Place = dict[str, int]
@@ -158,6 +160,21 @@ def run(seed: int, targets: list[str]) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_element_is_that_of_its_instance(seed: int) -> None:
     run(seed, ["interpret"])
+
+
+def test_the_numpy_baseline_says_the_same() -> None:
+    done = 0
+    for seed in range(60):
+        drawn = Drawn(seed)
+        graph = instantiate(parse_text(drawn.text, "t.pf"), "f")
+        try:
+            function = baseline(graph, {"N": drawn.n, "M": drawn.m})
+        except Unsupported:  # a recurrence along no axis
+            continue
+        name = {"temp": "z", "inout": "m__out"}.get(drawn.kind, "y")
+        np.testing.assert_array_equal(function(drawn.arguments())[name], drawn.want(), err_msg=drawn.text)
+        done += 1
+    assert done >= 45
 
 
 @NEEDS_GXX
