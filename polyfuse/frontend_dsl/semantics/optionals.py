@@ -126,8 +126,10 @@ def _check_reads(s: ast.Stmt, absent: Collection[str], diags: Diagnostics) -> No
 def _check_head(op: ast.OpDef, made: ast.OpDef, diags: Diagnostics) -> None:
     """PF251: sizes, rank variables and generics that only an absent tensor has, and that are in use."""
     known = {n for p in made.params for n in _names(p.type)} | {x.name for x in op.size_parameters}
-    known |= {e.id for top in op.where for e in walk(top) if isinstance(e, ast.Name)} | {*BY_NAME}
     used = {n for r in made.results for n in _names(r.type)}
+    equal = [top for top in op.where if isinstance(top, ast.Compare) and top.ops == ("==",)]
+    known |= used & {n for top in equal for e in walk(top) for n in _used(e)} | {*BY_NAME}
+    used |= {n for top in op.where for e in walk(top) for n in _used(e)}
     for s in made.body:
         used |= {n for top in statement_exprs(s) for e in walk(top) for n in _used(e)}
         used |= {s.type.dtype} if isinstance(s, ast.Let) else set()

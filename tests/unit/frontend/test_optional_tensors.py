@@ -205,6 +205,7 @@ op f(x: f32[N], b: f32[N]?) -> (y: f32[N]) { z = given(x); y[n] = z[n] + (b[n] i
         ("inout b: f32[N]?", "y[n] = x[n]", "PF250", "'b' is inout"),
         ("b: f32?", "y[n] = x[n]", "PF250", "a scalar has a default"),
         ("b: f32[M]?", "y[n] = x[n] * f32(M)", "PF251", "[M: size = 1]"),
+        ("b: f32[N, M]?, c: f32[M]", "y[n] = x[n] + f32(M)", "", ""),
         ("b: f32[N, M]?", "y[n] = sum[j in 0..M](b[n, j]) if given(b) else x[n]", "", ""),
         ("b: f32[N]?", "t[j] = 1.0 if given(b) else 2.0; y[n] = x[n] + t[0]", "PF302", "range of 'j'"),
     ],
