@@ -17,7 +17,7 @@ import numpy as np
 
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.ir.dtypes import F32, I32, I64, U64, DType
+from polyfuse.ir.dtypes import F32, I32, I64, QUARTERS, U64, DType
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.intervals import of_dtype
@@ -45,6 +45,7 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.ops import COMBINES, NEGATED, OPS
 from polyfuse.ir.powers import ROOTS, exponent, has_root
+from polyfuse.ir.quarter_floats import stored
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -406,6 +407,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
 
 
 def _float_literal(value: float, dtype: DType) -> str:
+    if dtype in QUARTERS:
+        return f"({dtype.c_name}){int(stored(value, dtype).view(np.uint8))}"
     if dtype.bits == 16:
         bits = np.asarray(value).astype(dtype.numpy).view(np.uint16)
         return f"({dtype.c_name}){int(bits)}"

@@ -77,6 +77,9 @@ def _elsewhere(name: str, where: str, remedy: str) -> ArgumentError:
     )
 
 
+_QUARTERS = ("float8_e4m3fn", "float8_e5m2")
+
+
 def _torch_view(tensor: Any, name: str) -> Array:
     import ml_dtypes
 
@@ -90,6 +93,10 @@ def _torch_view(tensor: Any, name: str) -> Array:
         if bare.dtype == torch.bfloat16:
             view: Array = bare.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
             return view
+        for name in _QUARTERS:
+            if str(bare.dtype) == f"torch.{name}":
+                bytes_: Array = bare.view(torch.uint8).numpy()
+                return bytes_.view(getattr(ml_dtypes, name))
         plain: Array = bare.numpy()
         return plain
     except (AssertionError, RuntimeError, TypeError) as error:  # sparse, negated, of a dtype that NumPy lacks
@@ -102,6 +109,8 @@ def _to_torch(array: Array) -> object:
     torch = sys.modules["torch"]
     if array.dtype == np.dtype(ml_dtypes.bfloat16):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype.name in _QUARTERS:
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 
 

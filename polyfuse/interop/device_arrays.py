@@ -24,6 +24,8 @@ _TORCH_DTYPES = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "int64": np.dtype(np.int64),
     "int32": np.dtype(np.int32),
     "int16": np.dtype(np.int16),

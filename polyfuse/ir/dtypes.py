@@ -62,8 +62,8 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type arithmetic happens in: f32 for the 16-bit floats, itself otherwise."""
-        return F32 if self in (F16, BF16) else self
+        """The type arithmetic happens in: f32 for the floats of 16 and 8 bits, itself otherwise."""
+        return F32 if self in STORED else self
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -82,6 +82,8 @@ F64 = DType("f64", Kind.FLOAT, 64, "double")
 F32 = DType("f32", Kind.FLOAT, 32, "float")
 F16 = DType("f16", Kind.FLOAT, 16, "pf_f16")
 BF16 = DType("bf16", Kind.FLOAT, 16, "pf_bf16")
+F8E4M3 = DType("f8e4m3fn", Kind.FLOAT, 8, "unsigned char")
+F8E5M2 = DType("f8e5m2", Kind.FLOAT, 8, "unsigned char")
 I64 = DType("i64", Kind.SIGNED, 64, "pf_i64")
 I32 = DType("i32", Kind.SIGNED, 32, "pf_i32")
 I16 = DType("i16", Kind.SIGNED, 16, "pf_i16")
@@ -94,11 +96,15 @@ BOOL = DType("bool", Kind.BOOL, 8, "pf_bool")
 
 # Floats of 16 bits, which are stored so and computed in f32.
 HALVES: tuple[DType, ...] = (F16, BF16)
-ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL)
+# Those of 8 bits, for which no generic stands.
+QUARTERS: tuple[DType, ...] = (F8E4M3, F8E5M2)
+STORED: tuple[DType, ...] = (*HALVES, *QUARTERS)
 FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
+ALL: tuple[DType, ...] = (*FLOATS, *QUARTERS, I64, I32, I16, I8, U64, U32, U16, U8, BOOL)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
 
 _EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+_EPS |= {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2}
 
 
 @cache
@@ -112,6 +118,8 @@ def _numpy() -> dict[str, np.dtype[Any]]:
         "f32": np.dtype(np.float32),
         "f16": np.dtype(np.float16),
         "bf16": np.dtype(ml_dtypes.bfloat16),
+        "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+        "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
         "i64": np.dtype(np.int64),
         "i32": np.dtype(np.int32),
         "i16": np.dtype(np.int16),

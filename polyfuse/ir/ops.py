@@ -344,11 +344,15 @@ _ROWS = (
     _binary("shl",      "<<", "",  "",  "left_shift",   _EXACT, takes=INTEGERS),
     _binary("shr",      ">>", "",  "",  "right_shift",  _EXACT, takes=INTEGERS),
     Op("bitnot", 1, INTEGERS, _EXACT, CHEAP, sign="~", numpy="invert"),
-    # The bits of a float, and back; those of an f16 in the lower half of a word.
-    Op("bits",          1, FLOATS,      _EXACT, CHEAP, gives=((F32, U32), (F64, U64))),
-    Op("bits_f16",      1, Takes.F32,   _EXACT, PLAIN, gives=((F32, U32),)),
-    Op("from_bits",     1, Takes.WORDS, _EXACT, CHEAP, gives=((U32, F32), (U64, F64))),
-    Op("from_bits_f16", 1, Takes.U32,   _EXACT, PLAIN, gives=((U32, F32),)),
+    # The bits of a float, and back; those of shorter ones in the lowest bits of a word.
+    Op("bits",               1, FLOATS,      _EXACT, CHEAP, gives=((F32, U32), (F64, U64))),
+    Op("bits_f16",           1, Takes.F32,   _EXACT, PLAIN, gives=((F32, U32),)),
+    Op("bits_f8e4m3fn",      1, Takes.F32,   _EXACT, PLAIN, gives=((F32, U32),)),
+    Op("bits_f8e5m2",        1, Takes.F32,   _EXACT, PLAIN, gives=((F32, U32),)),
+    Op("from_bits",          1, Takes.WORDS, _EXACT, CHEAP, gives=((U32, F32), (U64, F64))),
+    Op("from_bits_f16",      1, Takes.U32,   _EXACT, PLAIN, gives=((U32, F32),)),
+    Op("from_bits_f8e4m3fn", 1, Takes.U32,   _EXACT, PLAIN, gives=((U32, F32),)),
+    Op("from_bits_f8e5m2",   1, Takes.U32,   _EXACT, PLAIN, gives=((U32, F32),)),
     # Random123's Philox: key, upper and lower half of the counter, which of its four words.
     Op("philox4x32",    4, Takes.U64,   _EXACT, FUNCTION, 40, 40, gives=((U64, U32),), called=True,
        yields=True),

@@ -159,7 +159,8 @@ class _Statement:
         if s.reduction is not None:
             self._compute(target.dtype)
         if target.dtype.compute is not target.dtype:
-            self._require(isinstance(s.expr, g.Cast), f"a write to {target.dtype} does not end in a cast")
+            ends = isinstance(s.expr, g.Cast | g.Read)
+            self._require(ends, f"a write to {target.dtype} ends neither in a cast nor in a read")
 
     def _compute(self, dtype: DType) -> None:
         self._require(dtype.compute is dtype, f"arithmetic in {dtype}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.dtypes import BF16, F16, F64, DType, from_numpy
+from polyfuse.ir.dtypes import BF16, F16, F64, QUARTERS, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Tensor
 
@@ -26,6 +26,8 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
 
     Raises ArgumentError: PF402 for a dtype, PF401 for a rank, PF405 for an extent.
     """
+    if not t.shape and t.dtype in QUARTERS:  # of a rank variable that stands for no axis
+        raise _other_dtype(t, "is a scalar here", "floats of 8 bits are elements of tensors: give it an axis")
     array = as_array(value, t.dtype) if not t.shape else np.asarray(value)
     if isinstance(value, (list, tuple)) and array.dtype != t.dtype.numpy:
         library = "ml_dtypes" if t.dtype is BF16 else "np"

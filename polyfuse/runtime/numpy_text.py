@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from polyfuse.ir.dtypes import QUARTERS
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, variables
 from polyfuse.ir.ops import INFIX, OPS, Op, Takes
 from polyfuse.ir.tensor_graph import (
@@ -246,6 +247,8 @@ class Text:
                 return self.read(tensor, indices)
             case Select(cond, then, other):
                 return f"np.where({', '.join(map(self.expr, (cond, then, other)))})"
+            case Cast(arg, dtype) if dtype in QUARTERS:
+                return f"quarter({self.expr(arg)}, {dtype})"
             case Cast(arg, dtype):
                 return f"({self.expr(arg)}).astype({dtype})"
             case Apply():
@@ -317,7 +320,15 @@ def helpers() -> dict[str, Any]:
     mine = [o for o in OPS.values() if (o.called or o.gives) and not (o.numpy or o.baseline)]
     own: dict[str, Any] = {o.name: FLOAT[o.name] for o in mine}
     own |= {o.name: found for o in OPS.values() if (found := _from_scipy(o)) is not None}
-    return {"np": np, "view": _view, "matmul": _matmul, "placed": _placed, **own, "sigmoid": _sigmoid}
+    return {
+        "np": np,
+        "quarter": _quarter,
+        "view": _view,
+        "matmul": _matmul,
+        "placed": _placed,
+        **own,
+        "sigmoid": _sigmoid,
+    }
 
 
 def _view(x: Array, start: tuple[int, ...], shape: tuple[int, ...], steps: Sequence[Sequence[int]]) -> Array:
@@ -339,6 +350,19 @@ def _placed(x: Array, place: Array | int, axis: int, wide: tuple[int, ...], fall
         order = np.argsort(x, axis, kind="stable")
     at = np.reshape(place, (1,) * (x.ndim - np.ndim(place)) + np.shape(place))
     return np.take_along_axis(order, np.asarray(at), axis).squeeze(axis)
+
+
+def _quarter(x: Array, kind: type) -> Array:
+    """The nearest of all numbers of 8 bits, of two the one with the even code; the largest at most."""
+    with np.errstate(invalid="ignore"):
+        known = np.arange(128, dtype=np.uint8).view(kind).astype(np.float64)
+    known = known[: int(np.isfinite(known).sum())]
+    size = np.minimum(np.abs(np.asarray(x, np.float64)), known[-1])
+    middle = (known[1:] + known[:-1]) / 2
+    code = np.searchsorted(middle, size)
+    code += (code % 2 == 1) & (size == middle[np.minimum(code, len(middle) - 1)])
+    code = np.where(np.isnan(size), 127, code).astype(np.uint8) | np.signbit(x).astype(np.uint8) << 7
+    return np.asarray(code).view(kind)
 
 
 def _matmul(a: Array, b: Array, batch: int, free: int, inner: int) -> Array:

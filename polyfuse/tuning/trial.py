@@ -125,7 +125,7 @@ READY = "polyfuse trial 1"
 IDLE_S = 60.0
 # Variants may sum in another order, so their results differ in the last digits: of the largest value of a
 # result, by so much at most.
-TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 4e-2, "bf16": 2e-1}
+TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 4e-2, "bf16": 2e-1, "f8": 1.0}
 
 
 class Trials:
@@ -221,7 +221,7 @@ def agree(first: Array, other: Array) -> bool:
     a, b = first.reshape(-1), other.reshape(-1)
     if a.itemsize < 4:
         a, b = a.astype(np.float32), b.astype(np.float32)
-    name = {8: "f64", 4: "f32"}.get(first.itemsize, "f16" if first.dtype.kind == "f" else "bf16")
+    name = {8: "f64", 4: "f32", 1: "f8"}.get(first.itemsize, "f16" if first.dtype.kind == "f" else "bf16")
     with np.errstate(all="ignore"):
         far = np.abs(a - b)
         finite = np.isfinite(a)

@@ -37,6 +37,7 @@ SHORT = {
     "polyfuse.codegen.math.headers": "the only reader of header files",
     "polyfuse.cost.machines": "one case for each target, imported by all of cost",
     "polyfuse.cost.speed_of_light": "the estimate above the times of both targets",
+    "polyfuse.ir.quarter_floats": "one rounding, for all; `ir.dtypes` loads no NumPy",
     "polyfuse.decisions": "a noun that every package imports",
     "polyfuse.driver.parallel_helper": "a process of its own, started by name",
     "polyfuse.frontend_dsl.semantics.check": "the one call that runs all checks",

@@ -103,6 +103,7 @@ STATEMENTS = [
     ("y[i] = f32(k[i] / 2)", "PF215", 12, "'/' on integers"),
     ("y[i] = v[i/2]", "PF215", 10, "use '//'"),
     ("y[i] = exp(k[i])", "PF216", 8, "exp takes floats, this is i32"),
+    ("let q: f8e5m2[N]\nq[i] = v[i]\ny[i] = q[i]", "PF205", 8, "f8e5m2(...)", 3),
     ("y[i] = f32(bits(k[i]))", "PF216", 12, "bits takes floats, this is i32"),
     ("y[i] = from_bits(f32, k[i])", "PF216", 23, "from_bits(f32, ...) takes u32, this is i32"),
     ("y[i] = f32(philox4x32(1, 2.5, 3, 0))", "PF216", 26, "philox4x32 takes integers"),
@@ -241,6 +242,13 @@ SPLIT = "op split(x: f32[N, 3*H]) -> (y: f32[N, H]) { y[n, h] = x[n, h] for h in
 # Whole programs: (text, code, line, column, words of the rendered error).
 PROGRAMS = [
     # heads
+    (
+        "op f(s: f8e4m3fn, x: f32[N]) -> (y: f32[N]) { y[i] = x[i] * s }",
+        "PF268",
+        1,
+        9,
+        "only elements of tensors",
+    ),
     ("op f(x: f32[N], x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", "PF210", 1, 17, "declared twice"),
     ("op f(x: f32[N]) -> (x: f32[N]) { x[i] = 1.0 }", "PF210", 1, 21, "as parameter and as result"),
     (

@@ -16,7 +16,7 @@ import pytest
 
 from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.driver.targets import resolve_target
-from polyfuse.ir.dtypes import ALL, F32, F64, I64
+from polyfuse.ir.dtypes import BY_NAME, F32, F64, I64
 from polyfuse.ir.index_expr import IConst, ISize
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.runtime.cuda.driver import Driver
@@ -197,10 +197,10 @@ def checked_code(spans: tuple[tuple[Any, str], ...]) -> CudaCode:
 
 
 def values_code() -> CudaCode:
-    """The value of a scalar of each type in y"""
-    y = PlanBuffer("y", F64, (IConst(len(ALL)),), Kind.OUTPUT)
-    scalars = {t.name: PlanBuffer(t.name, t, (), Kind.INPUT) for t in ALL}
+    """The value of a scalar of each type that the stub knows in y"""
     order = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "f16", "bf16", "bool")
+    y = PlanBuffer("y", F64, (IConst(len(order)),), Kind.OUTPUT)
+    scalars = {n: PlanBuffer(n, BY_NAME[n], (), Kind.INPUT) for n in order}
     arguments = (pointer("y"), *(Argument(Passing.VALUE, n) for n in order))
     one = launch("values", *arguments, blocks=IConst(1))
     return CudaCode("", GridPlan((*scalars.values(), y), (one,)), ())

@@ -18,6 +18,7 @@ from targets import Call
 
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
+from polyfuse.ir.dtypes import F8E4M3, F8E5M2
 from polyfuse.ir.tensor_graph import TensorGraph
 
 Array = npt.NDArray[Any]
@@ -429,3 +430,13 @@ add(
     file="rng_dropout",
     tolerance=1e-5,
 )
+
+add("fp8_quantise", {"x": normal(8, 64)}, {"x": 1e-3 * normal(5, 37)}, file="fp8_matmul")
+
+
+def in_eighths(m: int, n: int, k: int) -> dict[str, Array]:
+    x, w = normal(m, k).astype(F8E5M2.numpy), normal(n, k).astype(F8E4M3.numpy)
+    return {"x": x, "w": w, "of_x": positive(m), "of_w": positive(n)}
+
+
+add("fp8_matmul", in_eighths(8, 16, 64), in_eighths(3, 5, 37))

@@ -467,3 +467,28 @@ def dropout_norm_backward(dy: Array, s: Array, gamma: Array, mu: Array, rstd: Ar
     return {
         "dx": dr * mask(seed, stream, p, s.shape), "dr": dr, "dgamma": (dy * z).sum(0), "dbeta": dy.sum(0),
     }  # fmt: skip
+
+
+def eighth(x: Array, digits: int, least: int, most: float) -> Array:
+    """The nearest of all numbers with so many digits and such a least exponent, of two the even one."""
+    exponents = 2.0 ** np.arange(least, np.log2(most) + 1)
+    steps = np.arange(2**digits, 2 ** (digits + 1)) / 2**digits
+    known = np.concatenate(
+        [np.arange(2**digits) * 2.0 ** (least - digits), np.outer(exponents, steps).ravel()]
+    )
+    known = known[known <= most]
+    far = np.abs(np.minimum(np.abs(x), most)[..., None] - known)
+    place = np.where(far == far.min(-1, keepdims=True), np.arange(len(known)) % 2, 2).argmin(-1)
+    return np.copysign(known[place], x)
+
+
+def fp8_quantise(x: Array) -> dict[str, Array]:
+    scale = (np.maximum(np.abs(x).max(1), 1e-30) / 448.0).astype("f4")
+    return {
+        "q": eighth((x.astype("f4") / scale[:, None]).astype("f8"), 3, -6, 448.0),
+        "scale": scale.astype("f8"),
+    }
+
+
+def fp8_matmul(x: Array, w: Array, of_x: Array, of_w: Array) -> Array:
+    return (x.astype("f8") * of_x[:, None]) @ (w.astype("f8") * of_w[:, None]).T

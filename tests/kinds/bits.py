@@ -11,7 +11,7 @@ from targets import Call
 from kinds.writer import Writer, over
 
 SHAPE = ["N", "M"]
-WIDTHS = {"f64": "u64", "f32": "u32", "f16": "u16", "bf16": "u16"}
+WIDTHS = {"f64": "u64", "f32": "u32", "f16": "u16", "bf16": "u16", "f8e4m3fn": "u8", "f8e5m2": "u8"}
 # As the library has them, which these programs are without.
 FUNCTIONS = """\
 fn uniform(seed, stream, i) = f32(i32(philox4x32(seed, stream, i, 0) >> 8)) * 5.9604644775390625e-08
@@ -27,7 +27,7 @@ class _Bits(Writer):
         self.functions = FUNCTIONS
         self.sizes = {"N": self.pick(1, 3, 17, 33), "M": self.pick(1, 2, 8, 17, 65, 130)}
         self.need("N"), self.need("M")
-        self.float = self.pick("f32", "f32", "f64", "f16", "bf16")
+        self.float = self.pick("f32", "f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2")
         self.word = WIDTHS[self.float]
         self.argument("x", self.float, SHAPE)
         self.argument("u", self.word, SHAPE, whole=True)
@@ -38,6 +38,10 @@ class _Bits(Writer):
             form: Callable[[str], None] = self.dice.choice(forms)
             form(f"y{n}")
         return self.call()
+
+    def kept(self, text: str) -> str:
+        """A value as a result: floats of 8 bits are cast."""
+        return f"{self.float}({text})" if self.float.startswith("f8") else text
 
     # --- counters ---
 
@@ -59,15 +63,15 @@ class _Bits(Writer):
 
     def mask(self, name: str) -> None:
         self.result(name, self.float, SHAPE)
-        self.define(name, ["n", "m"], self.dropped(), over(SHAPE))
+        self.define(name, ["n", "m"], self.kept(self.dropped()), over(SHAPE))
 
     def rows(self, name: str) -> None:
         """A dropout and its row: computed again, or kept."""
         self.result(name, self.float, SHAPE)
         self.lines.append(f"let {name}d: {self.float}[N, M]")
-        self.define(f"{name}d", ["n", "m"], self.dropped(), over(SHAPE))
+        self.define(f"{name}d", ["n", "m"], self.kept(self.dropped()), over(SHAPE))
         self.define(f"{name}m", ["n"], f"{self.pick('mean', 'max')}[m in 0..M]({name}d[n, m])", over(["N"]))
-        self.define(name, ["n", "m"], f"{name}d[n, m] - {name}m[n]", over(SHAPE))
+        self.define(name, ["n", "m"], self.kept(f"{name}d[n, m] - {name}m[n]"), over(SHAPE))
 
     def words(self, name: str) -> None:
         """Several words of one counter, or one that data chooses."""
@@ -100,7 +104,7 @@ class _Bits(Writer):
         bits = self.pick(f"bits(x[n, m]) ^ {sign}", f"bits(x[n, m]) & {sign - 1}", "bits(x[n, m])")
         self.result(name, self.float, SHAPE)
         more = self.pick("", " + x[n, m]", " * 2.0")
-        self.define(name, ["n", "m"], f"from_bits({self.float}, {bits}){more}", over(SHAPE))
+        self.define(name, ["n", "m"], self.kept(f"from_bits({self.float}, {bits}){more}"), over(SHAPE))
 
 
 def bits(seed: int) -> Call:

@@ -11,10 +11,11 @@ from kinds.writer import Writer
 from polyfuse.ir.dtypes import BY_NAME
 
 INTEGERS = ("u8", "i8", "i16", "i32", "i64", "u16", "u32", "u64")
-FLOATS = ("f64", "f32", "f16", "bf16")
+FLOATS = ("f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2")
 TYPES = (*INTEGERS, *FLOATS, "bool")
 ENDS = (0.0, -0.0, 0.5, -1.5, 2.5, 127.5, -129.0, 200.0, 255.5, 2048.5, 32767.5, -32769.0, 65519.0, 65520.0,
-        2147483520.0, -2147483904.0, 9.3e18, -9.3e18, np.nan, np.inf, -np.inf)  # fmt: skip
+        2147483520.0, -2147483904.0, 9.3e18, -9.3e18, 448.0, 464.0, 57344.0, 61440.0,
+        2.0**-10, 3.0 * 2.0**-10, 2.0**-17, np.nan, np.inf, -np.inf)  # fmt: skip
 
 
 def values_of(dtype: str, count: int, draw: np.random.Generator) -> Array:

@@ -18,6 +18,8 @@ from polyfuse.ir.dtypes import BY_NAME
 
 # Digits, and the exponents of the smallest normal number and of the largest.
 FORMS = {"f64": (53, -1022, 1023), "f32": (24, -126, 127), "f16": (11, -14, 15), "bf16": (8, -126, 127)}
+FORMS |= {"f8e4m3fn": (4, -6, 8), "f8e5m2": (3, -14, 15)}
+LARGEST = {"f8e4m3fn": 448.0, "f8e5m2": 57344.0}  # which larger ones and infinities become
 PAIRS = [*itertools.product(TYPES, TYPES)]
 ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"target": "cpu"},
@@ -29,6 +31,8 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
 
 def nearest(value: Any, dtype: str) -> float:
     """A number rounded once, halves to even; infinities, NaN and -0.0 stay."""
+    if dtype in LARGEST and abs(value) >= LARGEST[dtype]:
+        return float(np.copysign(LARGEST[dtype], value))
     if value != value or value in (np.inf, -np.inf) or value == 0:
         return float(value)
     digits, low, high = FORMS[dtype]
@@ -61,7 +65,7 @@ def expected(types: Sequence[str], values: np.ndarray) -> np.ndarray:
         for source, target in itertools.pairwise(types):
             v = cast(v, source, target)
         made.append(v)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.array(made, object).astype(BY_NAME[types[-1]].numpy)  # integers of all sizes
 
 

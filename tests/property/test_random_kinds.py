@@ -99,7 +99,7 @@ FEATURES = {
     "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),
     "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
-    "casts": ("i8(f64(", "i16(bool(", "f16(", "bf16(", "bool(", "i64(", "i32(f32("),
+    "casts": ("f8e4m3fn(", "f8e5m2(", "i8(f64(", "i16(bool(", "f16(", "bf16(", "bool(", "i64(", "i32(f32("),
     "bits": (
         "uniform(",
         "normal(",

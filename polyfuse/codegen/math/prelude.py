@@ -36,15 +36,16 @@ from polyfuse.codegen.math.headers import blocks, read
 from polyfuse.codegen.math.vector_reduce import folds, joint_functions, scan_functions
 from polyfuse.ir.dtypes import (
     ALL,
-    BF16,
     BOOL,
-    F16,
     F32,
     F64,
+    HALVES,
     I8,
     I16,
     I32,
     I64,
+    QUARTERS,
+    STORED,
     U8,
     U16,
     U32,
@@ -290,15 +291,17 @@ def _float_to_integer(t: DType, f: DType, target: Target) -> str:
 
 
 def _cast(to: DType, frm: DType, target: Target) -> str:
-    """The conversions that are one expression; the 16-bit floats pass through f32 or f64."""
+    """The conversions that are one expression; floats of 16 and 8 bits pass through f32 or f64."""
     if (to, frm, target) == (F32, F64, "cpu"):
         return _F64_TO_F32
-    half = (F16, BF16)
-    if frm in half:
+    if frm in STORED:
         # Exact, so any dtype but f32 itself may be reached through f32.
         value = f"pf_f32_from_{frm.name}(x)"
         body = value if to is F32 else f"pf_{to.name}_from_f32({value})"
-    elif to in half:
+    elif to in QUARTERS:
+        # What f32 rounds of integers and long floats is beyond the largest number, or odd.
+        body = f"pf_{to.name}_from_f32({'pf_odd_f32_from_f64(x)' if frm is F64 else '(float)x'})"
+    elif to in HALVES:
         # A type that holds every value of `frm`, so that only the last step rounds.
         via = F64 if frm in (I32, U32) else F32
         body = f"pf_{to.name}_from_{via.name}(({via.c_name})x)"

@@ -23,7 +23,24 @@ from collections.abc import Iterator, Mapping
 from string import Template
 
 from polyfuse.codegen.math.headers import blocks, read
-from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from polyfuse.ir.dtypes import (
+    ALL,
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    QUARTERS,
+    U8,
+    U16,
+    U32,
+    U64,
+    DType,
+)
 from polyfuse.ir.functions import FORMS
 from polyfuse.ir.ops import OPS
 
@@ -165,7 +182,8 @@ def _lanes() -> Iterator[tuple[str, str]]:
 
 
 def _atomics() -> Iterator[tuple[str, str]]:
-    for t in ALL:
+    """Of what sums are kept in: those of floats of 8 bits are f32."""
+    for t in (t for t in ALL if t not in QUARTERS):
         for op in _ops(t):
             yield f"pf_atomic_{op}_{t.name}", _atomic(op, t)
 

@@ -11,9 +11,10 @@ from polyfuse.frontend_dsl.semantics.signature import size_names
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import walk
 from polyfuse.frontend_dsl.syntax.names import GENERIC_KINDS, did_you_mean, dtype_meant, is_reserved
-from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.dtypes import BY_NAME, QUARTERS
 from polyfuse.source import Span
 
+_QUARTERS = tuple(t.name for t in QUARTERS)
 TAKEN = frozenset({"out", "self", "dtypes", "ranks"})
 """Names that calls from Python, and `specialize`, take for themselves."""
 
@@ -26,6 +27,9 @@ def check_signature(op: ast.OpDef, diags: Reports) -> bool:
     generics = {x.name: None for x in op.dtype_generics}
     for p in op.params + op.results:
         _check_type(generics, p.type, diags)
+        if p.type.dtype in _QUARTERS and not p.type.extents:
+            message = f"the scalar '{p.name}' is {p.type.dtype}, which only elements of tensors are"
+            diags.error("PF268", message, p.type.dtype_span, "write f32")
     for r in op.results:
         if r.inout or r.default is not None:
             diags.error("PF222", f"the result '{r.name}' can have no default and is not inout", r.span)

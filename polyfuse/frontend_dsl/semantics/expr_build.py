@@ -33,7 +33,22 @@ from polyfuse.frontend_dsl.syntax.names import (
     ROW,
 )
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, U16, U32, U64, DType, Kind
+from polyfuse.ir.dtypes import (
+    BF16,
+    BOOL,
+    BY_NAME,
+    F16,
+    F32,
+    F64,
+    I64,
+    QUARTERS,
+    STORED,
+    U16,
+    U32,
+    U64,
+    DType,
+    Kind,
+)
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, variables
 from polyfuse.ir.ops import BY_SIGN, OPS, Takes
 from polyfuse.source import Span
@@ -326,13 +341,14 @@ class ExprBuilder:
         return result
 
     def _bits(self, arg: ast.Expr, span: Span) -> g.Expr:
-        """Of a value of 16 bits those of f32, or of the lower half of a word."""
+        """Of a bf16 the upper ones of f32, of other short floats the lowest of a word."""
         t = self.type_of(arg)
         if t.is_unknown:
             raise BuildError
         value, dtype = self.build(arg, t.compute), t.dtype or F32
-        if dtype is F16:
-            return g.Cast(g.Apply("bits_f16", (value,), U32, span), U16, span)
+        if dtype in STORED and dtype is not BF16:
+            op = f"bits_{dtype}"
+            return g.Cast(g.Apply(op, (value,), U32, span), dtype.word, span)
         bits = g.Apply("bits", (value,), t.compute.word, span)
         if dtype is BF16:
             upper = g.Apply("shr", (bits, g.Const(16, U32, span)), U32, span)
@@ -347,8 +363,9 @@ class ExprBuilder:
         if dtype.compute is dtype:
             return g.Apply("from_bits", (value,), dtype, span)
         word: g.Expr = g.Cast(value, U32, span)
-        if dtype is F16:
-            return g.Apply("from_bits_f16", (word,), F32, span)
+        if dtype is not BF16:
+            op = f"from_bits_{dtype}"
+            return g.Apply(op, (word,), F32, span)
         word = g.Apply("shl", (word, g.Const(16, U32, span)), U32, span)
         return g.Apply("from_bits", (word,), F32, span)
 
@@ -391,6 +408,8 @@ class ExprBuilder:
     def stored(self, e: ast.Expr, target: DType) -> g.Expr:
         """The right side of a definition of a `target` tensor."""
         value = self.build(e, target.compute)
+        if target in QUARTERS and isinstance(value, g.Cast) and value.arg.dtype is target:
+            return value.arg  # as it is, infinities included, which a cast would bring in
         if value.dtype is not target.compute:
             value = g.Cast(value, target.compute, e.span)
         return value if target.compute is target else g.Cast(value, target, e.span)

@@ -4,7 +4,7 @@
        | ERROR             an error was reported; agrees with everything
        | WEAK_INT          integer literals, sizes, index values
        | WEAK_FLOAT        float literals, and weak integers in float functions
-       | SOFT              f32 that came from operands of f16, bf16
+       | SOFT              f32 that came from operands of 16 or 8 bits
        | a dtype
 
 `join` is the type two operands meet in.  f16, bf16 and f32 values are computed in f32, where nothing of them
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.ir.dtypes import BOOL, F32, I64, DType
+from polyfuse.ir.dtypes import BOOL, F32, I64, QUARTERS, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,11 @@ def computed(t: Ty) -> Ty:
 def assignable(value: Ty, target: DType) -> bool:
     """Whether a value may be stored in a tensor of dtype `target` without a cast.
 
-    Computed f32 may go to f16 and bf16 (rounding there), and their values to f32.
+    Computed f32 may go to f16 and bf16 (rounding there), and their values to f32; to f8e4m3fn and f8e5m2 only
+    what is cast.
     """
+    if target in QUARTERS:
+        return value.is_unknown or value.is_weak or value.dtype is target
     if agree(value, hard(target)) is not None:
         return True
     return F32 in (value.dtype, target) and _is_in_f32(value) and target.compute is F32

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.ir.dtypes import ALL, BY_NAME
+from polyfuse.ir.dtypes import ALL, BY_NAME, FLOATS
 from polyfuse.ir.ops import ARG_REDUCTIONS, COMBINES, OPS, PLACED, Takes
 
 # --- names of other libraries -----------------------------------------------------------------------------
@@ -95,6 +95,7 @@ _ABSENT = """
 _NONE = frozenset(_ABSENT.split())
 _DTYPES = {
     "bfloat16": "bf16", "byte": "u8", "char": "i8", "double": "f64", "float": "f32", "float16": "f16",
+    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "fp8": "f8e4m3fn or f8e5m2",
     "float32": "f32", "float64": "f64", "half": "f16", "int": "i32", "int16": "i16", "int32": "i32",
     "int64": "i64", "int8": "i8", "long": "i64", "short": "i16", "uint8": "u8",
     "uint": "u32", "uint16": "u16", "uint32": "u32", "uint64": "u64", "ulong": "u64", "ushort": "u16",
@@ -202,7 +203,7 @@ BITS_OF_BOOLS = {"&": "and", "|": "or", "^": "ne"}
 REDUCTIONS = (*COMBINES, "mean", *ARG_REDUCTIONS)
 
 _KINDS = {
-    "float": tuple(t for t in ALL if t.is_float),
+    "float": FLOATS,
     "int": tuple(t for t in ALL if t.is_integer),
 }
 GENERIC_KINDS = {**_KINDS, "number": (*_KINDS["float"], *_KINDS["int"])}

@@ -192,7 +192,11 @@ class DLTensor(ctypes.Structure):
 
 CAPSULE = b"dltensor"
 _CODES = {0: "int", 1: "uint", 2: "float", 6: "bool"}
-_BFLOAT_CODE = 4
+_SHORT = {
+    4: _BFLOAT16,
+    10: np.dtype(ml_dtypes.float8_e4m3fn),
+    12: np.dtype(ml_dtypes.float8_e5m2),
+}
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -208,7 +212,8 @@ def _from_dlpack(value: Any) -> DeviceView:
     tensor = DLTensor.from_address(_get_pointer(capsule, CAPSULE))
     if tensor.lanes != 1:
         raise BufferError("elements are vectors")
-    dtype = _BFLOAT16 if tensor.code == _BFLOAT_CODE else _plain_dtype(tensor.code, tensor.bits)
+    code = tensor.code
+    dtype = _SHORT[code] if code in _SHORT else _plain_dtype(code, tensor.bits)
     shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
     if tensor.strides:
         strides = tuple(tensor.strides[k] * dtype.itemsize for k in range(tensor.ndim))

@@ -25,7 +25,7 @@ from polyfuse.runtime.cuda.arguments import (
 from polyfuse.runtime.cuda.memory import Block, DeviceMemory
 
 _CODES = {DTypeKind.SIGNED: 0, DTypeKind.UNSIGNED: 1, DTypeKind.FLOAT: 2, DTypeKind.BOOL: 6}
-_BFLOAT = 4
+_FLOATS = {"bf16": 4, "f8e4m3fn": 10, "f8e5m2": 12}
 _NO_ORDER = -1  # DLPack's stream number for "do not synchronise"
 _LEGACY = 1
 
@@ -244,4 +244,4 @@ def export(
 
 
 def _code(dtype: DType) -> int:
-    return _BFLOAT if dtype.name == "bf16" else _CODES[dtype.kind]
+    return _FLOATS.get(dtype.name, _CODES[dtype.kind])

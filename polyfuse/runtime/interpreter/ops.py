@@ -13,21 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.ir.dtypes import BF16, F64, DType
+from polyfuse.ir.dtypes import F16, F64, QUARTERS, STORED, DType
 from polyfuse.ir.ops import COMBINES, OPS
+from polyfuse.ir.quarter_floats import stored
 from polyfuse.runtime.reference import special
 from polyfuse.runtime.reference.special import erf, power, remainder
 from polyfuse.runtime.reference.values import (
     bits_float,
-    bits_half,
+    bits_short,
     dot_bytes,
     dot_pairs,
     dot_words,
     float_bits,
     half,
-    half_bits,
     pair,
     philox4x32,
+    short_bits,
     word,
 )
 
@@ -38,6 +39,8 @@ UPDATES: dict[str, np.ufunc] = {r: getattr(np, OPS[op].numpy) for r, op in COMBI
 
 
 def constant(value: float | int | bool, dtype: DType) -> Value:
+    if dtype in QUARTERS:
+        return stored(value, dtype)[()]
     return np.asarray(value).astype(dtype.numpy)[()]
 
 
@@ -111,8 +114,9 @@ def _never(x: Value) -> Value:
 
 
 _BITS: dict[str, Callable[..., Value]] = {
-    "bits": float_bits, "bits_f16": half_bits, "from_bits": bits_float, "from_bits_f16": bits_half,
-    "philox4x32": philox4x32,
+    "bits": float_bits, "from_bits": bits_float, "philox4x32": philox4x32,
+    **{f"bits_{t}": short_bits(t) for t in (F16, *QUARTERS)},
+    **{f"from_bits_{t}": bits_short(t) for t in (F16, *QUARTERS)},
 }  # fmt: skip
 # What NumPy has no function for, or one that gives something else than kernels do.
 _OWN_FLOAT: dict[str, Callable[..., Value]] = {
@@ -140,7 +144,7 @@ def cast(value: Value, source: DType, target: DType) -> Value:
     if source == target:
         return value
     if target.is_bool:
-        return np.not_equal(value.astype(np.float32) if source == BF16 else value, 0)
+        return np.not_equal(value.astype(np.float32) if source in STORED else value, 0)
     if target.is_float:
         return _to_float(value, source, target)
     if source.is_float:
@@ -149,6 +153,8 @@ def cast(value: Value, source: DType, target: DType) -> Value:
 
 
 def _to_float(value: Value, source: DType, target: DType) -> Value:
+    if target in QUARTERS:
+        return stored(value, target)[()]
     if target.bits != 16:
         return value.astype(target.numpy)
     if source == F64:

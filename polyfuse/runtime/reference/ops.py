@@ -12,7 +12,8 @@ from typing import cast
 
 import numpy as np
 
-from polyfuse.ir.dtypes import U32, DType
+from polyfuse.ir import quarter_floats
+from polyfuse.ir.dtypes import F16, QUARTERS, U32, DType
 from polyfuse.ir.ops import NEGATED, OPS
 from polyfuse.runtime.reference import special
 from polyfuse.runtime.reference.special import erf, power, remainder
@@ -22,17 +23,17 @@ from polyfuse.runtime.reference.values import (
     Bound,
     Val,
     bits_float,
-    bits_half,
+    bits_short,
     dot_bytes,
     dot_words,
     float_bits,
     half,
-    half_bits,
     held_as,
     is_exact,
     join,
     philox4x32,
     rounded,
+    short_bits,
     undecided,
     word,
     wrapped,
@@ -407,17 +408,20 @@ def _bits(x: Val, t: DType) -> Val:
     return Val(v, _undecided_where((np.asarray(x.e) != 0) | np.isnan(x.v) | (x.v == 0)))
 
 
-def _half_bits(x: Val, t: DType) -> Val:
-    v = half_bits(x.v.astype(np.float32)).astype(held_as(t))
-    return Val(v, _undecided_where((np.asarray(x.e) != 0) | np.isnan(x.v) | (x.v == 0)))
+def _short_bits(dtype: DType) -> Callable[[Val, DType], Val]:
+    def op(x: Val, t: DType) -> Val:
+        v = short_bits(dtype)(x.v.astype(np.float32)).astype(held_as(t))
+        return Val(v, _undecided_where((np.asarray(x.e) != 0) | np.isnan(x.v) | (x.v == 0)))
+
+    return op
 
 
 def _from_bits(x: Val, t: DType) -> Val:
     return Val(bits_float(x.v.astype(t.word.numpy)).astype(np.float64), x.e)
 
 
-def _from_half_bits(x: Val, t: DType) -> Val:
-    return Val(bits_half(x.v).astype(np.float64), x.e)
+def _from_short_bits(dtype: DType) -> Callable[[Val, DType], Val]:
+    return lambda x, t: Val(bits_short(dtype)(x.v).astype(np.float64), x.e)
 
 
 def _divide_or_zero(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -441,7 +445,8 @@ UNARY_FLOAT: dict[str, Callable[[Val, DType], Val]] = {
     "sinh": _monotone(np.sinh), "cosh": _monotone(np.cosh, even=True, nonneg=True),
     "asinh": _monotone(np.arcsinh), "acosh": _monotone(np.arccosh, nonneg=True),
     "atanh": _monotone(np.arctanh), "erfc": _monotone(special.erfc, nonneg=True),
-    "lgamma": _lgamma, "digamma": _digamma, "bits": _bits, "bits_f16": _half_bits,
+    "lgamma": _lgamma, "digamma": _digamma, "bits": _bits,
+    **{f"bits_{t}": _short_bits(t) for t in (F16, *QUARTERS)},
 }  # fmt: skip
 BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "floordiv": _floor_divide, "mod": _mod,
@@ -462,7 +467,8 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "word": _integer(word), "dot_words": _integer(dot_words),
     "half": _integer(half), "dot_bytes": _integer(dot_bytes),
     "within": lambda x, low, high, t: x,
-    "from_bits": _from_bits, "from_bits_f16": _from_half_bits, "philox4x32": _integer(philox4x32),
+    "from_bits": _from_bits, **{f"from_bits_{t}": _from_short_bits(t) for t in (F16, *QUARTERS)},
+    "philox4x32": _integer(philox4x32),
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
     "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
 }  # fmt: skip
@@ -493,6 +499,8 @@ def cast_to(x: Val, source: DType, target: DType) -> Val:
     if target.is_bool:
         zero = Val(np.zeros((), x.v.dtype))
         return COMPARISONS["ne"](x, zero, target)
+    if target in QUARTERS:
+        return _to_quarter(x, target)
     if source.is_float and target.is_float:
         wider = target.eps <= source.eps and target.bits > source.bits
         if wider:
@@ -505,6 +513,17 @@ def cast_to(x: Val, source: DType, target: DType) -> Val:
     if source.is_float:
         return _truncated(x, target)
     return Val(wrapped(x.v if x.v.dtype != np.bool_ else x.v.astype(np.int64), target), x.e)
+
+
+def _to_quarter(x: Val, target: DType) -> Val:
+    """What never falls as the number grows: the ends of the interval give the bound."""
+    v = x.v.astype(np.float64)
+    made = quarter_floats.rounded(v, target)
+    if is_exact(x.e):
+        return Val(made, 0.0, x.nonneg)
+    low, high = (quarter_floats.rounded(end, target) for end in (v - x.e, v + x.e))
+    e = np.where(undecided(x.e), np.inf, np.maximum(high - made, made - low))
+    return Val(made, np.where(np.isnan(made), x.e, e), x.nonneg)
 
 
 def _truncated(x: Val, target: DType) -> Val:

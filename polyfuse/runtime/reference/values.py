@@ -25,13 +25,15 @@ scaled by the number that is rounded, and it is conditioned by construction:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from polyfuse.ir.dtypes import BF16, F16, F32, F64, U64, DType
+from polyfuse.ir.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, F64, QUARTERS, U64, DType
+from polyfuse.ir.quarter_floats import LARGEST, stored
 
 Array: TypeAlias = npt.NDArray[Any]
 Bound: TypeAlias = Array | float
@@ -39,9 +41,10 @@ Bound: TypeAlias = Array | float
 SLACK = 8.0
 
 _LIMIT = {F64: float(np.finfo(np.float64).max), F32: float(np.finfo(np.float32).max)}
-_LIMIT |= {F16: 65504.0, BF16: float.fromhex("0x1.fep127")}
+_LIMIT |= {F16: 65504.0, BF16: float.fromhex("0x1.fep127"), **LARGEST}
 _TINY = {F64: 2.0**-1022, F32: 2.0**-126, F16: 2.0**-24, BF16: 2.0**-126}
-_INTEGERS_EXACT_TO = {F64: 2.0**52, F32: 2.0**24, F16: 2.0**11, BF16: 2.0**8}
+_TINY |= dict.fromkeys(QUARTERS, 2.0**-126)
+_INTEGERS_EXACT_TO = {F64: 2.0**52, F32: 2.0**24, F16: 2.0**11, BF16: 2.0**8, F8E4M3: 16.0, F8E5M2: 8.0}
 
 
 @dataclass(slots=True)
@@ -174,7 +177,7 @@ def from_numpy(a: Array, dtype: DType) -> Val:
     if dtype.is_integer:
         return Val(a.astype(held_as(dtype)))
     v = a.astype(np.float64)
-    if dtype in (F16,):
+    if dtype in (F16, *QUARTERS):
         return Val(v)
     size = np.abs(v)
     low = (size < tiny(dtype)) & (v != 0)
@@ -202,15 +205,21 @@ def bits_float(x: Integers) -> Floats:
     return np.asarray(x).view(np.dtype(f"f{x.dtype.itemsize}"))[()]
 
 
-def half_bits(x: Floats) -> Integers:
-    """The bits of the f16 next to an f32, in a word."""
-    with np.errstate(over="ignore"):
-        return float_bits(np.asarray(x).astype(np.float16)).astype(np.uint32)
+def short_bits(dtype: DType) -> Callable[[Floats], Integers]:
+    """The bits of the short float next to an f32, in a word."""
+
+    def function(x: Floats) -> Integers:
+        with np.errstate(over="ignore"):
+            held = np.asarray(x).astype(np.float16) if dtype is F16 else stored(x, dtype)
+        return held.view(dtype.word.numpy).astype(np.uint32)[()]
+
+    return function
 
 
-def bits_half(x: Integers) -> Floats:
-    """The f16 of the lower bits of a word, as an f32."""
-    return bits_float(np.asarray(x).astype(np.uint16)).astype(np.float32)
+def bits_short(dtype: DType) -> Callable[[Integers], Floats]:
+    """The short float of the lowest bits of a word, as an f32."""
+    kind = dtype.word.numpy
+    return lambda x: np.asarray(x).astype(kind).view(dtype.numpy).astype(np.float32)[()]
 
 
 def philox4x32(key: Integers, high: Integers, low: Integers, n: Integers) -> Integers:

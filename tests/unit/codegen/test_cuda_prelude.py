@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from polyfuse.codegen.math.prelude import CUDA_FUNCTIONS, FUNCTIONS, prelude
-from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I32, DType
+from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I32, QUARTERS, DType
 from polyfuse.ir.ops import OPS
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda, find_nvcc, find_nvrtc
 
@@ -332,7 +332,8 @@ def arguments(types: tuple[DType, ...]) -> list[Array]:
 
 def plain(a: Array) -> Array:
     """In a type that NumPy knows all about."""
-    return a.astype(np.float32) if a.dtype == BF16.numpy else a
+    with np.errstate(invalid="ignore"):
+        return a.astype(np.float32) if a.dtype in (BF16.numpy, *(t.numpy for t in QUARTERS)) else a
 
 
 @needs_gxx

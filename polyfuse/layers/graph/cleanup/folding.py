@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.ir.dtypes import F32, DType
+from polyfuse.ir.dtypes import F32, QUARTERS, DType
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.ops import OPS, Takes, Trait
+from polyfuse.ir.quarter_floats import stored
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, IndexValue
 
 # A NumPy scalar of a dtype's own type.
@@ -108,6 +109,8 @@ def _converted(value: Value, target: DType) -> Value:
         wide = float(value)
         low, high = wide <= float(limits.min), wide >= float(limits.max)
         return target.numpy.type(limits.min if low else limits.max if high else int(wide))
+    if target in QUARTERS:
+        return stored(value, target)[()]
     with np.errstate(all="ignore"):
         return value.astype(target.numpy)
 

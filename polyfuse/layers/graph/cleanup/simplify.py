@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.dtypes import BOOL, DType
+from polyfuse.ir.dtypes import BOOL, F8E5M2, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
 from polyfuse.ir.intervals import of_dims
 from polyfuse.ir.linear import Range, index_operand, interval, linear
@@ -35,7 +35,7 @@ PASSES = 8
 # So many reasons are told of one statement.
 MOST_TOLD = 4
 
-_PRECISION = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
+_PRECISION = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3fn": 4, "f8e5m2": 3}
 
 
 def unchecked(graph: TensorGraph) -> TensorGraph:
@@ -203,6 +203,8 @@ def _needless(source: DType, between: DType, target: DType) -> bool:
     """Is a conversion the same without the type between? That must hold the source; and floats end at the
     limits of an integer type, where integers wrap: i8(f32(k)) of a u8 is 127 for 200, i8(k) is -56."""
     saturates = between.is_float and target.is_integer and not source.is_float
+    if source is target is F8E5M2:  # whose infinities a cast to it brings in
+        return False
     return holds(between, source) and (not saturates or holds(target, source))
 
 
@@ -213,8 +215,8 @@ def holds(wide: DType, narrow: DType) -> bool:
     if wide.is_bool:
         return False
     if narrow.is_float:
-        half = {wide.name, narrow.name} == {"f16", "bf16"}  # one has more digits, the other more range
-        return wide.is_float and wide.bits >= narrow.bits and not half
+        # Of two of one width, one has more digits, the other more range.
+        return wide.is_float and wide.bits > narrow.bits
     if wide.is_float:
         return narrow.limits[1].bit_length() <= _PRECISION[wide.name]
     return wide.holds(narrow)
