@@ -2,7 +2,7 @@
 
 CSR times dense, bags of embeddings with offsets, softmax of ragged rows; f32, i32 indices (PyTorch's with i32
 and with i64, and the better one counts).  Each library has a process of its own and they take turns.  A turn
-is the median of its calls, a time the median of the turns.  Results are overwritten before the calls of a turn
+is the median of its calls, a time the median of turns.  Results are overwritten before the calls of a turn
 and compared with NumPy's in f64 after them.
 
 Processor time stands beside it.  On a busy machine neither is fair with several threads: those that wait for

@@ -254,6 +254,24 @@ op g(x: f32[N]) -> (y: f32[N]) { y = row(x) }
     np.testing.assert_array_equal(pf.compile(text, "g", target="interpret")(np.ones(3, np.float32)), 2.0)
 
 
+LONG = """op f(x: f32[E, F], p: i32[N + 1]) -> (y: f32[N, F]) {
+  y[n, f] = sum[e in p[n]..p[n + 1]](x[e, f])
+}"""
+
+
+@pytest.mark.parametrize("layers", [(), LAYERS], ids=["none", "all"])
+@pytest.mark.parametrize("columns", [1, 8, 100])
+@pytest.mark.skipif(not COMPILED, reason="no g++")
+def test_sums_of_long_rows_round_as_other_sums_do(columns: int, layers: tuple[str, ...]) -> None:
+    """How long a row is only data tells: any may have all elements."""
+    count = 100_000
+    x = (0.1 + 0.001 * np.random.default_rng(0).random((count, columns))).astype(np.float32)
+    ends = np.array([0, 5, count], np.int32)
+    y = np.asarray(pf.compile(LONG, target="cpu", layers=layers)(x, ends))
+    parts = x[:5], x[5:]
+    np.testing.assert_allclose(y, [v.astype(np.float64).sum(0) for v in parts], 1e-6)
+
+
 UNSIGNED = """op f(x: f32[E], p: u64[N], q: u32[N]) -> (y: f32[N], z: f32[N]) {
   y[n] = sum[e in 0..E](x[e] if e < p[n] else 0.0)
   z[n] = sum[e in 0..q[n]](x[e])

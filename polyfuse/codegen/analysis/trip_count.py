@@ -38,7 +38,7 @@ def most_trips(loop: For) -> int | None:
             case IBin("-", a, IConst(count)), _:
                 begin = above(a)
                 return None if begin is None else begin - count
-            case IConst(high), IConst(low):
+            case IConst(high), begin if (low := _at_least(begin)) is not None:
                 return high - low
             case _:
                 return None
@@ -51,6 +51,17 @@ def most_of(loop: For, ranges: Mapping[str, Range]) -> int | None:
     """How often a loop runs at most, by the values of variables around it; None if that cannot be told."""
     low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
     return high[1] - low[0] if low and high and most_trips(loop) is None else most_trips(loop)
+
+
+def _at_least(e: IndexExpr) -> int | None:
+    """The number that a bound is not below, if it says one: of data, ``max(0, d)``."""
+    match e:
+        case IConst(value):
+            return value
+        case IBin("max", a, b):
+            return max((n for n in (_at_least(a), _at_least(b)) if n is not None), default=None)
+        case _:
+            return None
 
 
 def most_trips_of(loop: For) -> int:
