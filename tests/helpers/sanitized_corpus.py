@@ -3,9 +3,10 @@
 python -m polyfuse.runtime.toolchain.run_sanitized tests/helpers/sanitized_corpus.py CORPUS BEGIN:END[:STEP]
 [SIZES...]
 
-CORPUS is stdlib, models or operators (those of benchmarks/operators).  Operators are called as users do, with
-arguments that are allocations of exactly their size, and once in a drawn way with small thresholds, so that
-they take the paths of large sizes.  Results are compared with the reference: memory that nobody wrote is NaN.
+CORPUS is stdlib, examples, models or operators (those of benchmarks/operators).  Operators are called as
+users do, with arguments that are allocations of exactly their size, and once in a drawn way with small
+thresholds, so that they take the paths of large sizes.  Results are compared with the reference: memory that
+nobody wrote is NaN.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
 
 import models
+import operator_cases
 import stdlib_cases
 from drawn_ways import drawn_thresholds, drawn_way
 from targets import Call
@@ -72,6 +74,11 @@ def of_stdlib(part: slice) -> list[Operation]:
     return [Operation(str(c), pf.stdlib, c.op, c.inputs, c.given) for c in chosen[part]]
 
 
+def of_examples(part: slice) -> list[Operation]:
+    chosen = operator_cases.CASES[::2][part]
+    return [Operation(str(c), operator_cases.parsed(c.file), c.op, c.inputs, c.given) for c in chosen]
+
+
 def of_models(part: slice) -> list[Operation]:
     return [Operation(m.name, m.program(), m.op, m.inputs) for m in models.MODELS[part]]
 
@@ -89,6 +96,7 @@ def of_operators(part: slice) -> list[Operation]:
 
 CORPORA: dict[str, Callable[[slice], list[Operation]]] = {
     "stdlib": of_stdlib,
+    "examples": of_examples,
     "models": of_models,
     "operators": of_operators,
 }

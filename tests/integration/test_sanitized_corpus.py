@@ -1,4 +1,4 @@
-"""The standard library, models and the operators of the benchmarks, as compiled with sanitizers.
+"""The standard library, examples, models and the operators of the benchmarks, as compiled with sanitizers.
 
 A report ends the process with an exit status; `sanitized_corpus.py` says what runs there.
 """
@@ -12,7 +12,7 @@ from sanitized_processes import in_sanitized
 
 SCRIPT = Path(__file__).resolve().parents[1] / "helpers" / "sanitized_corpus.py"
 PARTS = 16
-CORPORA = ("stdlib", "models", "operators")
+CORPORA = ("stdlib", "examples", "models", "operators")
 
 
 def check(corpus: str, part: str, *sizes: str) -> None:
