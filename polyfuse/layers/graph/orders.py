@@ -73,18 +73,16 @@ def _parts(
     found, how = _way(order)
     asked = f"{counted(order.places, 'place')} of {counted(order.length, 'element')}"
     decisions.append(Decision("order", s.name, True, f"{asked}: {how}"))
-    here = order.read(found(order), place)
-    value: Expr = here if order.number is I64 else Cast(here, I64, s.span)
+    here: Expr = order.read(found(order), place)
+    if order.by_keys and found in (in_rounds, in_groups):
+        here = order.where(here)
+    value = here if order.number is I64 else Cast(here, I64, s.span)
     return [*order.stored.statements, replace(last, expr=value)], order.stored.tensors
 
 
 def _way(order: RowOrder) -> tuple[Callable[[RowOrder], str], str]:
-    """What finds the positions of the first ones of each row, and a word on it.
-
-    The smallest of floats are counted, since a minimum is NaN where any element is.
-    """
-    has_extreme = order.falling or not order.value.dtype.is_float
-    if has_extreme and order.places <= min(ROUNDS, max(1, order.length // SHARE)):
+    """What finds the positions of the first ones of each row, and a word on it."""
+    if order.places <= min(ROUNDS, max(1, order.length // SHARE)):
         if order.length >= GROUPED and order.places >= AGAIN and order.is_even and order.takes_data:
             return in_groups, f"one after the other, by the extremes of groups of {GROUP}"
         return in_rounds, "one after the other, each in a pass over the row"
@@ -116,8 +114,12 @@ class Extremes:
 
     def before(self, at: IndexExpr, value: Expr, position: Expr) -> Expr:
         """Does an extreme come before another element?"""
-        mine, here = self.read(at)
-        return self.order.first(mine, value, self.order.apply("lt", here, position))
+        (mine, here), order = self.read(at), self.order
+        tie = order.apply("lt", here, position)
+        if not order.by_keys:
+            return order.first(mine, value, tie)
+        equal = order.apply("and", order.apply("eq", mine, value), tie)
+        return order.apply("or", order.apply("gt", mine, value), equal)
 
     def define(
         self,
@@ -129,9 +131,9 @@ class Extremes:
     ) -> None:
         """As reductions over elements, or over those that are left. If one is a NaN, the extreme is one."""
         order, dtype = self.order, self.order.value.dtype
-        extreme = "max" if order.falling else "min"
+        extreme = "max" if order.falling or order.by_keys else "min"
         found = order.apply("eq", value, order.read(self.value, *at))
-        if dtype.is_float:
+        if dtype.is_float and not order.by_keys:
             found = order.apply("or", found, order.apply("isnan", value))
         if left is not None:
             value = order.chosen(left, value, Const(identity(extreme, dtype), dtype, order.s.span))
@@ -150,7 +152,7 @@ def in_rounds(order: RowOrder) -> str:
     i[t, r] = min[h](i32(h) if ... and v[t, h] == m[t, r] else 2**31 - 1)
     """
     best, r = Extremes.new(order, "best", "at", order.places), IVar(order.free("r"))
-    element = order.value, order.counted(IVar(order.over.name))
+    element = order.element(IVar(order.over.name))
     best.define((order.over,), (IConst(0),), *element)
     if order.places > 1:
         dims = (IterDim(r.name, IConst(1), IConst(order.places)), order.over)
@@ -177,18 +179,17 @@ def in_groups(order: RowOrder) -> str:
     each, rounds = _below(b, count), IterDim(r.name, IConst(1), IConst(order.places))
     over = replace(each, reduce=True)
     end = binary("min", GROUP, order.length - b * GROUP) if order.length % GROUP else IConst(GROUP)
-    here = b * GROUP + c + order.first_position
-    element = order.at(here), order.counted(here)
+    element = order.element(b * GROUP + c + order.first_position)
     groups.define((each, IterDim(c.name, IConst(0), end, True)), (IConst(0), b), *element)
     best.define((over,), (IConst(0),), *groups.read(IConst(0), b))
     low, size = order.constant(order.first_position), order.constant(GROUP)
-    last = order.read(best.position, r - 1)
+    last = order.where(order.read(best.position, r - 1))
     changed = order.apply("floordiv", order.apply("sub", last, low), size)
     start = order.apply("add", order.apply("mul", changed, size), low)
     # Beyond the row the last element again: it changes no extreme.
     end_of_row = order.constant(order.first_position + order.length - 1)
     there = order.apply("min", order.apply("add", start, order.counted(c)), end_of_row)
-    element = order.at(there), there
+    element = order.element(there)
     inside = IterDim(c.name, IConst(0), IConst(GROUP), True)
     again.define((rounds, inside), (r,), *element, best.before(r - 1, *element))
     same = order.apply("eq", order.counted(b), changed)

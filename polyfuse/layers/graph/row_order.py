@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BOOL, I32, I64, DType
@@ -61,7 +62,7 @@ class RowOrder:
         asked = IterDim("", s.place, binary("+", s.place, 1))
         places = _known(intervals((*s.dims, asked))[""])[1] + 1
         low, high = _known(ranges[over.name])
-        narrow = s.expr.dtype.bytes <= I32.bytes and fits((IConst(low), IConst(high)))
+        narrow = s.expr.dtype.bytes <= I32.bytes and fits((IConst(4 * low), IConst(4 * high)))
         return RowOrder(s, stored, rows, over, high - low + 1, places, value, I32 if narrow else I64)
 
     @property
@@ -150,6 +151,36 @@ class RowOrder:
     def counted(self, index: IndexExpr) -> Expr:
         """An index as a number of the dtype of positions."""
         return IndexValue(index, self.number, self.s.span)
+
+    @property
+    def by_keys(self) -> bool:
+        """Do extremes compare keys? For the smallest of floats, as a minimum is NaN where any element is."""
+        return not self.falling and self.value.dtype.is_float
+
+    def element(self, position: Index) -> tuple[Expr, Expr]:
+        """An element and its position, as extremes compare them.
+
+        A key is the negative of the element; that of a NaN is the lowest, at a position behind all others.
+        """
+        value = self.at(position)
+        at = position if isinstance(position, EXPR_TYPES) else self.counted(position)
+        if not self.by_keys:
+            return value, at
+        nan = self.apply("isnan", value)
+        lowest = Const(-math.inf, value.dtype, self.s.span)
+        key = self.chosen(nan, lowest, self.apply("neg", value))
+        return key, self.chosen(nan, self.apply("add", at, self.constant(self._behind)), at)
+
+    def where(self, at: Expr) -> Expr:
+        """The position that `element` gave."""
+        if not self.by_keys:
+            return at
+        usual = self.apply("lt", at, self.constant(self._behind // 2))
+        return self.chosen(usual, at, self.apply("sub", at, self.constant(self._behind)))
+
+    @property
+    def _behind(self) -> int:
+        return 1 << (30 if self.number is I32 else 62)
 
     def constant(self, value: int) -> Const:
         """A number of the dtype of positions."""

@@ -51,7 +51,9 @@ IN_GROUPS = {"best", "at", "group", "where", "again", "there"}
         (order(length=64, places=17), COUNTED),
         (order(length=64, places=64), COUNTED),
         (order(length=1, places=1), ROUNDED),
-        (order(name="argsmallest", length=64, places=8), COUNTED),
+        (order(name="argsmallest", length=64, places=8), ROUNDED),
+        (order(name="argsmallest", length=GROUPED, places=AGAIN), IN_GROUPS),
+        (order(name="argsmallest", length=64, places=17), COUNTED),
         (order("i32", "argsmallest", length=64, places=8), ROUNDED),
     ],
 )
