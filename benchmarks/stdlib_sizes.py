@@ -12,7 +12,7 @@ from polyfuse.frontend_dsl.semantics.signature import Signature
 # Operators, then their sizes; axes of a splat are joined by x.
 _TABLE = """\
 relu relu_backward leaky_relu elu softplus gelu gelu_backward gelu_tanh gelu_tanh_backward: B=1024x3072
-silu silu_backward silu_mul dropout mse_loss binary_cross_entropy: B=1024x3072
+silu silu_backward silu_mul dropout random_dropout mse_loss binary_cross_entropy: B=1024x3072
 swiglu rms_swiglu: B=2048 H=2816
 attention: N=8 B=12 S=128 T=128 D=64 E=64
 causal_attention: B=8x12 S=128 T=128 D=64 E=64
@@ -22,6 +22,7 @@ interest_attention: B=256 T=100 H=36
 bias_gelu bias_gelu_backward: B=1024 H=3072
 linear linear_gelu linear_backward: B=1024 K=768 N=3072
 residual_layer_norm bias_residual_layer_norm bias_dropout_residual_layer_norm residual_chain: B=8x512 H=768
+dropout_residual_layer_norm dropout_residual_layer_norm_backward: B=8x512 H=768
 layer_norm layer_norm_stats layer_norm_backward rms_norm rms_norm_backward l2_normalize: B=8x512 H=768
 batch_norm_relu_train batch_norm_train: N=32 C=64 H=56 W=56
 batch_norm_inference batch_norm_backward instance_norm: N=32 C=64 B=56x56
@@ -89,7 +90,7 @@ def arguments(sig: Signature, sizes: Mapping[str, tuple[int, ...]]) -> dict[str,
             continue
         dtype = {"float": "f4", "number": "f4", "int": "i8"}.get(kinds.get(p.dtype, ""), p.dtype)
         shape = tuple(n for extent in p.extents for n in _axes(extent, sizes))
-        given[p.name] = np.zeros(shape, {"bool": "?", "i64": "i8", "f32": "f4"}.get(dtype, dtype))
+        given[p.name] = np.zeros(shape, {"bool": "?", "i64": "i8", "u64": "u8", "f32": "f4"}.get(dtype, dtype))
         if not shape:
             given[p.name] = given[p.name][()]
     return given
