@@ -22,6 +22,7 @@ Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
 Sizes = Literal["fixed", "auto", "open"]
+Compile = Literal["now", "async"]
 Scan = Literal["ordered", "parallel"]
 TUNE: tuple[str, ...] = get_args(Tune)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
@@ -210,6 +211,10 @@ class Options:
     sizes: "fixed" compiles for each choice of sizes, "auto" for the first value of a size, and at its second
     one with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
 
+    compile: "now" lets a call wait for its kernels, "async" compiles in the background: NumPy computes calls,
+    or kernels with open sizes do, until theirs are there, and a shape that is called often has kernels of its
+    own.
+
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
@@ -246,6 +251,7 @@ class Options:
     scan: Scan = "ordered"
     plan: GpuPlan | None = None
     sizes: Sizes = field(default_factory=sizes_from_environment)
+    compile: Compile = "now"
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -254,6 +260,7 @@ class Options:
             ("library", get_args(Library)),
             ("math", get_args(Math)),
             ("sizes", get_args(Sizes)),
+            ("compile", get_args(Compile)),
             ("scan", get_args(Scan)),
         ):
             if getattr(self, name) not in choices:

@@ -23,6 +23,7 @@ from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.ir.tensor_graph import Role, Tensor
+from polyfuse.layers.graph.reindex.axis_order import memory_order
 from polyfuse.runtime.arguments import (
     Array,
     check_array,
@@ -37,6 +38,7 @@ from polyfuse.runtime.cuda.arguments import DeviceView, shadow
 from polyfuse.runtime.cuda.executable import CudaExecutable
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 from polyfuse.runtime.machine.room import Wanted, no_room, require_room
+from polyfuse.runtime.numpy_baseline import NumpyKernels
 
 Back = Callable[[Array], object]
 
@@ -72,6 +74,8 @@ class Instance:
     def temporaries(self) -> list[Wanted]:
         """What kernels keep in memory between them."""
         machine, found = self.built.executable, []
+        if isinstance(machine, NumpyKernels):
+            return []
         if isinstance(machine, InterpretedKernels):
             kept = [b for k in machine.kernels.kernels for b in k.buffers if b.scope is Scope.GLOBAL]
             temps = {t.name for t in machine.kernels.graph.tensors if t.role is Role.TEMP}
@@ -92,6 +96,22 @@ class Instance:
             if isinstance(error, PolyfuseError) or not temporaries:
                 raise
             raise no_room(temporaries, "a temporary,") from error
+
+
+def layout_of(value: Any) -> object:
+    """What an executable depends on: dtype, shape, and whether memory is dense."""
+    if isinstance(value, np.ndarray):
+        flags = value.flags
+        order = None if flags.c_contiguous else memory_order(value.shape, value.strides)
+        dense_so = flags.c_contiguous or (order is not None and value.transpose(order).flags.c_contiguous)
+        return value.dtype, value.shape, dense_so, order, flags.aligned
+    if isinstance(value, DeviceView):
+        if value.dense:  # as dense memory of the host, which is copied to such
+            return value.dtype, value.shape, True, True
+        return value.dtype, value.shape, "strided", all(s % value.dtype.itemsize == 0 for s in value.strides)
+    if isinstance(value, np.generic):
+        return value.dtype, ()
+    return np.shape(value)
 
 
 def given_on_host(values: Mapping[str, Any]) -> Given:

@@ -11,28 +11,26 @@ from collections.abc import Callable, Mapping, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from inspect import Parameter
 from inspect import Signature as PythonSignature
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
+from polyfuse.driver.background import Frequent, Pending, Wanted, in_numpy
+from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host, layout_of
 from polyfuse.driver.open_sizes import Family, Variant, open_sizes
 from polyfuse.driver.pipeline import Built, build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
-from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature, conversion, infer_generics
+from polyfuse.frontend_dsl.semantics.signature import Signature, conversion, infer_generics, python_signature
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.interop.array_families import array_family
 from polyfuse.interop.arrays import widened
 from polyfuse.ir.dtypes import I64, DType, from_numpy
-from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -49,6 +47,7 @@ from polyfuse.runtime.cuda.call import Job
 from polyfuse.runtime.cuda.executable import CudaExecutable
 from polyfuse.runtime.cuda.fast_path import DeviceShortWay, bound_call
 from polyfuse.runtime.machine.room import require_room
+from polyfuse.runtime.numpy_text import Unsupported
 from polyfuse.support.processes import ForkLock
 from polyfuse.support.progress import followed
 from polyfuse.tuning.table import keep_choices
@@ -56,52 +55,6 @@ from polyfuse.tuning.tuner import build_tuned
 from polyfuse.visualize.launches import launch_names, plan_svg, timeline
 
 # --- signatures as Python's `inspect` shows them ----------------------------------------------------------
-
-
-def python_signature(signature: Signature) -> PythonSignature:
-    """Parameters with their types as written, ``x: f32[N]``, and the results.
-
-    Those with names that Python reserves, and all before them, can be given by position only.
-    """
-    params = signature.params
-    reserved = max((k for k, p in enumerate(params) if iskeyword(p.name)), default=-1)
-    made = [
-        Parameter(
-            p.name,
-            Parameter.POSITIONAL_ONLY if k <= reserved else Parameter.POSITIONAL_OR_KEYWORD,
-            default=p.default if p.has_default else None if p.optional else Parameter.empty,
-            annotation=_type(p),
-        )
-        for k, p in enumerate(params)
-    ]
-    results = ", ".join(f"{r.name}: {_type(r)}" for r in signature.results)
-    made += [
-        Parameter(p.name, Parameter.KEYWORD_ONLY, default=_Default(p.default), annotation="size")
-        if p.default
-        else Parameter(p.name, Parameter.KEYWORD_ONLY, annotation="size")
-        for p in signature.size_params
-    ]
-    several = f"({results})" if len(signature.results) != 1 else _type(signature.results[0])
-    # An operator may have parameters without a default behind others with one.
-    return PythonSignature(
-        made,
-        return_annotation=several if signature.results else None,
-        __validate_parameters__=False,
-    )
-
-
-class _Default(str):
-    """The default of a size parameter as it is written."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _type(p: ParamSig) -> str:
-    shape = f"[{', '.join(p.extents)}]" if p.extents else ""
-    return f"{'inout ' if p.inout else ''}{p.dtype}{shape}{'?' if p.optional else ''}"
 
 
 def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Mapping[str, Any]) -> Compiled:
@@ -114,6 +67,8 @@ MOST_INSTANCES = 512
 that a process may have. The one that was compiled first goes; its code is in the cache."""
 MOST_SIZES = 64
 """Choices of size parameters that a function remembers at a time; what was compiled for others is kept."""
+_KEEPING = ForkLock()
+"""Held while an instance is put among those of a function: the background does it too."""
 _NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
@@ -162,6 +117,8 @@ class Compiled:
         self._ways: dict[tuple[object, ...], tuple[Compiled, frozenset[str]]] = {}
         self._at: dict[tuple[object, ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
+        self._pending = Pending(signature.name)
+        self._frequent = Frequent() if options.compile == "async" else None
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
         self._names = tuple(p.name for p in signature.params)
@@ -207,6 +164,8 @@ class Compiled:
             return chosen(*args, out=out, **kwargs)
         given = args if not kwargs else self._in_order(args, kwargs)
         if given is not None:
+            if self._frequent is not None and self._frequent.is_new(given):
+                self._specialise(given)
             try:
                 results = self._in_short(given, out)
             except MemoryError:  # the long way says of what there is too much
@@ -215,11 +174,15 @@ class Compiled:
                 return results
         elif (at := self._at_sizes(kwargs)) is not None:
             return at(*args, out=out, **_without(kwargs, at._sizes))
-        call = self._call(args, kwargs, out)
+        call = self._call(args, kwargs, out, wait=self.options.compile == "now")
         if not call.finish:
             self._learn(call, given, out)
         call.begin()
-        with call.instance.explained():
+        try:
+            with call.instance.explained():
+                call.instance.built.executable.run(call.arrays)
+        except Unsupported:  # of NumPy: the call waits for its kernels
+            call = self._call(args, kwargs, out)
             call.instance.built.executable.run(call.arrays)
         for store in call.finish:
             store()
@@ -278,10 +241,12 @@ class Compiled:
             return None
         return bound_call(machine, family, given, call.made, call.arrays, job, call.results())
 
-    def _call(self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object) -> CallMemory:
+    def _call(
+        self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object, wait: bool = True
+    ) -> CallMemory:
         """The executable of these arguments, with the memory of the call."""
         given = self._given(args, kwargs)
-        instance = self._instance(given.values)
+        instance = self._instance(given.values, wait)
         if self._target != "cuda":
             return CallMemory(instance, given, out)
         from polyfuse.driver.call import GpuCallMemory  # only where there are kernels on a GPU
@@ -401,7 +366,7 @@ class Compiled:
             wish=self._wish,
         )
         found._instances, found._graphs, found._lock = self._instances, self._graphs, self._lock
-        found._families = self._families
+        found._families, found._pending = self._families, self._pending
         with self._lock:
             found = self._at.setdefault(key, found)
             if len(self._at) > MOST_SIZES:
@@ -528,44 +493,83 @@ class Compiled:
             found[p.name] = widened(value) if p.dtype == I64.name and p.extents and not p.inout else value
         return found
 
-    def _instance(self, values: Mapping[str, Any]) -> Instance:
-        key: object = tuple(map(_layout, values.values()))
+    def _key(self, values: Mapping[str, Any]) -> object:
+        key: object = tuple(map(layout_of, values.values()))
         key = (*self._sizes.items(), key) if self._sizes else key
-        key = (self.signature.absent, key) if self.signature.absent else key
+        return (self.signature.absent, key) if self.signature.absent else key
+
+    def _instance(self, values: Mapping[str, Any], wait: bool = True) -> Instance:
+        """The executable of these arguments, or without a `wait` what else can run them until it is there."""
+        key = self._key(values)
         found = self._instances.get(key)
+        if found is None and not wait:
+            found = self._pending.find(key) or self._begun(key, self._wanted(values))
         if found is None:
-            with self._lock:
-                with followed(self.options.progress):
-                    found = self._instances.get(key) or self._compile(values)
-                self._instances[key] = found
-                if len(self._instances) > MOST_INSTANCES:
-                    gone = self._instances.pop(next(iter(self._instances)))
-                    gone.family.forget(gone.sizes)
+            wanted = self._wanted(values)
+            with self._lock, followed(self.options.progress):
+                found = self._instances.get(key) or self._loaded(wanted, self._compiled(wanted))
+            self._keep(key, found)
         return found
 
-    def _compile(self, values: Mapping[str, Any]) -> Instance:
+    def _keep(self, key: object, instance: Instance) -> None:
+        with _KEEPING:
+            self._instances[key] = instance
+            if len(self._instances) > MOST_INSTANCES:
+                gone = self._instances.pop(next(iter(self._instances)))
+                gone.family.forget(gone.sizes)
+
+    def _wanted(self, values: Mapping[str, Any]) -> Wanted:
         graph = self._graph(values)
-        shapes = {n: np.shape(v) for n, v in values.items()}
-        sizes = bind_sizes(graph, shapes, self._sizes)
+        sizes = bind_sizes(graph, {n: np.shape(v) for n, v in values.items()}, self._sizes)
         for t in map(graph.tensor, graph.inputs):
             view = values[t.name]
             if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
                 check_fits(t, view.dtype, view.shape, sizes)
-        layouts, fusion = self._layouts(graph, values), self._fusion
+        layouts = self._layouts(graph, values)
+        return Wanted(sizes, layouts, self._family(graph, layouts))
+
+    def _compiled(self, wanted: Wanted, own: bool = False) -> Built:
+        layouts, fusion = wanted.layouts, self._fusion
         if fusion is not None and layouts.strided:
             fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
-        family = self._family(graph, layouts)
-        built = BuiltStages.of(family.built(sizes, partial(self._build, fusion, layouts)))
-        outputs = tuple(
-            (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
-        )
-        pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
-        instance = Instance(
-            built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders, family
-        )
+        return wanted.family.built(wanted.sizes, partial(self._build, fusion, layouts), own)
+
+    def _loaded(self, wanted: Wanted, made: Built) -> Instance:
+        instance = wanted.instance(BuiltStages.of(made))
         if self.target != "cuda":  # their memory is the device's
             require_room(instance.temporaries, "a temporary,")
         return instance
+
+    # --- compilation in the background -------------------------------------------------------------------
+
+    def _begun(self, key: object, wanted: Wanted) -> Instance | None:
+        """What runs a call whose kernels the background compiles from now on; None where only they can."""
+        if (variant := wanted.family.found(wanted.sizes)) is not None:
+            self._keep(key, found := self._loaded(wanted, variant.at(wanted.sizes)))
+            return found
+        if self.target not in ("cpu", "emulate") or self.options.checked:
+            return None
+        if (made := in_numpy(wanted, self.target, self.options)) is None:
+            return None
+        found = self._loaded(replace(wanted, layouts=DENSE), made)
+        self._pending.begin(key, found, partial(self._in_background, key, wanted))
+        return found
+
+    def _in_background(self, key: object, wanted: Wanted, own: bool = False) -> None:
+        with self._lock:
+            found = self._loaded(wanted, self._compiled(wanted, own))
+        self._keep(key, found)
+        if own:
+            self._short.learn_again()
+
+    def _specialise(self, args: tuple[object, ...]) -> None:
+        """Begin with kernels that know the sizes of these arguments, where those that run do not."""
+        values = self._given(args, {}).values
+        key, wanted = self._key(values), self._wanted(values)
+        variant = wanted.family.found(wanted.sizes)
+        if variant is not None and variant.open and self.target == "cpu":
+            task = partial(self._in_background, key, wanted, own=True)
+            self._pending.begin(key, self._instances.get(key), task)
 
     @property
     def _tuned(self) -> bool:
@@ -656,19 +660,3 @@ class Compiled:
 def _without(kwargs: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     """Keywords that are no size parameters."""
     return {n: v for n, v in kwargs.items() if n not in sizes}
-
-
-def _layout(value: Any) -> object:
-    """What an executable depends on: dtype, shape, and whether memory is dense."""
-    if isinstance(value, np.ndarray):
-        flags = value.flags
-        order = None if flags.c_contiguous else memory_order(value.shape, value.strides)
-        dense_so = flags.c_contiguous or (order is not None and value.transpose(order).flags.c_contiguous)
-        return value.dtype, value.shape, dense_so, order, flags.aligned
-    if isinstance(value, DeviceView):
-        if value.dense:  # as dense memory of the host, which is copied to such
-            return value.dtype, value.shape, True, True
-        return value.dtype, value.shape, "strided", all(s % value.dtype.itemsize == 0 for s in value.strides)
-    if isinstance(value, np.generic):
-        return value.dtype, ()
-    return np.shape(value)

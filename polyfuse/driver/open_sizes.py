@@ -263,17 +263,25 @@ class Family:
     _first: dict[str, int] = field(default_factory=dict)
     _varied: set[str] = field(default_factory=set)
 
-    def built(self, sizes: Mapping[str, int], make: Make) -> Built:
-        """What is compiled for these sizes, by `make` where no variant has them.
+    def found(self, sizes: Mapping[str, int]) -> Variant | None:
+        """The variant that calls with these sizes take.
 
         Raises ArgumentError PF515 for sizes that the caller has fixed at other values.
         """
         self._require_wish(sizes)
-        found = next((v for v in self.variants if v.region.has(sizes)), None)
-        if found is None:
-            found = self._made(sizes, make)
+        return next((v for v in self.variants if v.region.has(sizes)), None)
+
+    def built(self, sizes: Mapping[str, int], make: Make, own: bool = False) -> Built:
+        """What is compiled for these sizes, by `make` where no variant has them; with `own`, none that knows
+        all of them. Raises ArgumentError PF515."""
+        found = self.found(sizes)
+        if found is None or (own and found.open):
+            found = self._of_its_own(sizes, make) if own else self._made(sizes, make)
             self.variants = sorted([*self.variants, found], key=lambda v: len(v.open))
         return found.at(sizes)
+
+    def _of_its_own(self, sizes: Mapping[str, int], make: Make) -> Variant:
+        return Variant(Region(dict(sizes)), make(self.graph, sizes, sizes))
 
     def forget(self, sizes: Mapping[str, int]) -> None:
         """Leave out what was compiled for these sizes alone."""
@@ -314,7 +322,7 @@ class Family:
                 self.refused[names] = str(error)
             except (DslError, ScheduleError) as error:
                 self.refused[names] = error.diagnostics[0].message
-        return Variant(Region(dict(sizes)), make(self.graph, sizes, sizes))
+        return self._of_its_own(sizes, make)
 
     def _affine(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
         """As many of these sizes as leave every index affine: those that most others wait for are fixed."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from polyfuse.runtime.cuda.driver import DeviceProperties
     from polyfuse.runtime.cuda.executable import CudaExecutable
     from polyfuse.runtime.emulator.emulator import EmulatedKernels
+    from polyfuse.runtime.numpy_baseline import NumpyKernels
 
 
 # --- figures of this machine ------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def _rate(report: BandwidthReport) -> float:
 
 # The passes that leave functions less exact than the target can have them.
 APPROXIMATE = ("approximate-functions", "short-functions")
-Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable"
+Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable | NumpyKernels"
 
 
 _usable: dict[int, bool] = {}

@@ -53,6 +53,37 @@ def baseline(graph: TensorGraph, sizes: Mapping[str, int]) -> Callable[..., dict
     return function
 
 
+class NumpyKernels:
+    """An operator as NumPy computes it, at known sizes; runs like kernels.
+
+    Raises Unsupported where there is no such form."""
+
+    def __init__(self, graph: TensorGraph, sizes: Mapping[str, int]) -> None:
+        self._inputs = graph.inputs
+        self._run = baseline(graph, sizes)
+
+    def at(self, sizes: Mapping[str, int]) -> NumpyKernels:
+        """There are no open sizes."""
+        return self
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on the given arrays: name -> memory, for every input and output.
+
+        Raises Unsupported, with nothing written, where NumPy does not have what the operator says."""
+        try:
+            found = self._run({n: np.asarray(arrays[n]) for n in self._inputs})
+        except (ArithmeticError, LookupError, NameError, TypeError, ValueError) as error:
+            raise Unsupported(str(error)) from error
+        if any(np.shape(values) != arrays[name].shape for name, values in found.items()):
+            raise Unsupported("results of other shapes")
+        for name, values in found.items():
+            arrays[name][...] = values
+
+    def bind(self, arrays: Mapping[str, Array]) -> Callable[[], None]:
+        """A call on fixed memory."""
+        return lambda: self.run(arrays)
+
+
 def source(graph: TensorGraph, sizes: Mapping[str, int]) -> str:
     """The text of `run(inputs...) -> {result: array}`."""
     lines = _Writer(graph, sizes).lines()
@@ -207,7 +238,7 @@ class _Writer:
         )
         kind = f", dtype={self.graph.tensor(s.target).dtype}" if s.reduction in ("sum", "prod") else ""
         total = f"np.{OPS[COMBINES[s.reduction]].numpy}.accumulate({value}, axis=-1{kind})"
-        total += "[..., ::-1]" if down else f"[..., {first - 1 - begin}:]"
+        total += f"[..., ::-1][..., :{last + 1 - first}]" if down else f"[..., {first - 1 - begin}:]"
         outer = tuple(x for x in text.layout if x != d.name)
         at = outer.index(t)
         return (total if at == len(outer) - 1 else f"np.moveaxis({total}, -1, {at})"), outer

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from inspect import Parameter
+from inspect import Signature as PythonSignature
+from keyword import iskeyword
 from typing import NamedTuple
 
 from polyfuse.diagnostics import ArgumentError, Diagnostics
@@ -257,3 +260,52 @@ def _rank_problem(sig: Signature, p: ParamSig, rank: int, diags: Diagnostics) ->
     text = f"{least}{axes(p.axes)}: {_type_text(p)}"
     message = f"argument '{p.name}' of {sig.name} has {axes(rank)}, expected {text}"
     diags.error("PF401", message, p.span)
+
+
+# --- as Python has it -------------------------------------------------------------------------------------
+
+
+def python_signature(signature: Signature) -> PythonSignature:
+    """Parameters with their types as written, ``x: f32[N]``, and the results.
+
+    Those with names that Python reserves, and all before them, can be given by position only.
+    """
+    params = signature.params
+    reserved = max((k for k, p in enumerate(params) if iskeyword(p.name)), default=-1)
+    made = [
+        Parameter(
+            p.name,
+            Parameter.POSITIONAL_ONLY if k <= reserved else Parameter.POSITIONAL_OR_KEYWORD,
+            default=p.default if p.has_default else None if p.optional else Parameter.empty,
+            annotation=_type(p),
+        )
+        for k, p in enumerate(params)
+    ]
+    results = ", ".join(f"{r.name}: {_type(r)}" for r in signature.results)
+    made += [
+        Parameter(p.name, Parameter.KEYWORD_ONLY, default=_Default(p.default), annotation="size")
+        if p.default
+        else Parameter(p.name, Parameter.KEYWORD_ONLY, annotation="size")
+        for p in signature.size_params
+    ]
+    several = f"({results})" if len(signature.results) != 1 else _type(signature.results[0])
+    # An operator may have parameters without a default behind others with one.
+    return PythonSignature(
+        made,
+        return_annotation=several if signature.results else None,
+        __validate_parameters__=False,
+    )
+
+
+class _Default(str):
+    """The default of a size parameter as it is written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _type(p: ParamSig) -> str:
+    shape = f"[{', '.join(p.extents)}]" if p.extents else ""
+    return f"{'inout ' if p.inout else ''}{p.dtype}{shape}{'?' if p.optional else ''}"

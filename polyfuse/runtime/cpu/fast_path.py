@@ -110,6 +110,11 @@ class ShortWay:
         self._quick: dict[object, QuickCall] = {}
         self.call: Callable[[tuple[Any, ...]], Any] = not_learnt
 
+    def learn_again(self) -> None:
+        """Let calls go the long way until one has been learnt: there are other kernels for its layout."""
+        if len(self._known) < MOST_LAYOUTS:
+            self.call = not_learnt
+
     def learn(
         self,
         executable: CpuExecutable,

@@ -28,7 +28,8 @@ def test_defaults() -> None:
     assert repr(Options(threads=2)) == (
         "Options(denormals='flush', checked=False, threads=2, verify=False, dump=None, device=None, "
         "seed=0, resident=None, tune='model', tune_budget=None, tuned=None, "
-        "progress=None, library='auto', disable=(), math='auto', scan='ordered', plan=None, sizes='fixed')"
+        "progress=None, library='auto', disable=(), math='auto', scan='ordered', plan=None, "
+        "sizes='fixed', compile='now')"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.runtime.inputs import default_sizes, fits, make_inputs
-from polyfuse.runtime.numpy_baseline import baseline, source
+from polyfuse.runtime.numpy_baseline import NumpyKernels, baseline, source
 from polyfuse.runtime.numpy_text import Unsupported
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
@@ -84,3 +84,36 @@ def test_a_recurrence_along_no_axis_is_refused() -> None:
     )
     with pytest.raises(Unsupported, match="no single axis"):
         baseline(program.op("f").graph(), {"N": 8})
+
+
+def test_totals_from_each_element_on_may_be_fewer_than_elements() -> None:
+    text = """op f(v: f32[T], x: f32[N]) -> (y: f32[T]) where N >= T, N >= 2 {
+      y[t] = sum[s in t+1..N](x[s]) + v[t]
+    }"""
+    graph = pf.parse(text).op("f").graph()
+    x = np.arange(9, dtype=np.float32)
+    for t in (1, 4, 8):
+        found = baseline(graph, {"T": t, "N": 9})({"v": np.zeros(t, np.float32), "x": x})["y"]
+        np.testing.assert_array_equal(found, [x[k + 1 :].sum() for k in range(t)])
+
+
+def test_a_recurrence_without_steps_has_a_program() -> None:
+    text = """op f(x: f32[T, H]) -> (c: f32[T, H]) where T >= 1 {
+      c[0, h] = x[0, h]
+      c[t, h] = c[t-1, h] * 0.5 + x[t, h] for t in 1..T
+    }"""
+    graph = pf.parse(text).op("f").graph()
+    for t, h in ((1, 3), (1, 0), (4, 0)):
+        found = baseline(graph, {"T": t, "H": h})({"x": np.ones((t, h), np.float32)})["c"]
+        assert found.shape == (t, h)
+
+
+def test_kernels_of_numpy_write_nothing_where_they_fail() -> None:
+    graph = pf.parse("op f(inout p: f32[T], x: f32[T]) { p[t] = p[t] + x[t] }").op("f").graph()
+    kernels, p = NumpyKernels(graph, {"T": 3}), np.ones(3, np.float32)
+    written = next(t.name for t in graph.tensors if t.alias)
+    kernels.bind({"p": p, written: p, "x": np.ones(3, np.float32)})()
+    np.testing.assert_array_equal(p, [2, 2, 2])
+    with pytest.raises(Unsupported):
+        kernels.run({"p": p, written: p, "x": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(p, [2, 2, 2])

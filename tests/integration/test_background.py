@@ -1,0 +1,218 @@
+"""`compile="async"`: calls do not wait for their kernels, and have the same results with and without them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from open_calls import check_sizes, random_sizes
+from programs import random_program
+
+import polyfuse as pf
+from polyfuse.driver import background, compiled
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.runtime.numpy_baseline import NumpyKernels
+from polyfuse.runtime.numpy_text import Unsupported
+
+Array = np.ndarray[Any, np.dtype[Any]]
+ROWS = "op f(x: f32[T, H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] - max[k](x[t, k]) }"
+
+
+def grid(*shape: int) -> Array:
+    return ((np.arange(np.prod(shape)) * 7) % 31 - 15).astype(np.float32).reshape(shape)
+
+
+def rows(x: Array) -> Array:
+    return np.asarray(x - x.max(1, keepdims=True))
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def drained() -> Iterator[None]:
+    """Nothing is compiled any more when a test has ended."""
+    yield
+    until(lambda: not background.Background.get()._tasks)
+
+
+@pytest.fixture
+def gate(drained: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Compilations wait until it is set."""
+    opened, build = threading.Event(), compiled.build
+
+    def late(*args: Any, **more: Any) -> Any:
+        opened.wait(120)
+        return build(*args, **more)
+
+    monkeypatch.setattr(compiled, "build", late)
+    yield opened
+    opened.set()
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulate"])
+@pytest.mark.parametrize("sizes", ["fixed", "open"])
+def test_a_call_does_not_wait_for_its_kernels(sizes: Any, target: Any, gate: threading.Event) -> None:
+    f = pf.compile(ROWS, target=target, sizes=sizes, compile="async")
+    for shape in ((3, 5), (4, 5), (3, 5)):
+        np.testing.assert_array_equal(f(grid(*shape)), rows(grid(*shape)))
+    assert not f.variants
+    gate.set()
+    until(lambda: len(f.variants) == (1 if sizes == "open" else 2))
+    for shape in ((3, 5), (4, 5)):
+        np.testing.assert_array_equal(f(grid(*shape)), rows(grid(*shape)))
+    until(lambda: not f._pending._found)
+    assert not any(isinstance(i.built.executable, NumpyKernels) for i in f._instances.values())
+
+
+def test_results_and_parameters_are_written_where_the_caller_has_them(gate: threading.Event) -> None:
+    text = """op f(inout p: f32[T], x: f32[T], a: f32 = 2.0) -> (y: f32[T]) {
+      p[t] = p[t] + x[t]
+      y[t] = a * x[t]
+    }"""
+    f = pf.compile(text, compile="async")
+    p, y = grid(7), np.zeros(7, np.float32)
+    assert f(p, grid(7), out=y) is y
+    np.testing.assert_array_equal(p, 2 * grid(7))
+    np.testing.assert_array_equal(y, 2 * grid(7))
+    turned = np.asfortranarray(grid(4, 6))
+    np.testing.assert_array_equal(pf.compile(ROWS, compile="async")(turned), rows(turned))
+
+
+def test_kernels_with_open_sizes_run_shapes_whose_own_come_later(gate: threading.Event) -> None:
+    gate.set()
+    f = pf.compile(ROWS, sizes="open", compile="async")
+    f(grid(3, 5))
+    until(lambda: bool(f.variants))
+    gate.clear()
+    np.testing.assert_array_equal(f(grid(9, 11)), rows(grid(9, 11)))
+    assert f._short.call((grid(8, 12),)) is not NotImplemented
+
+
+def test_a_shape_that_is_called_often_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "EVERY", 2)
+    monkeypatch.setattr(background, "OFTEN", 3)
+    f = pf.compile(ROWS, sizes="open", compile="async", threads=1)
+    f(grid(3, 5))
+    until(lambda: bool(f.variants))
+    for _ in range(20):
+        np.testing.assert_array_equal(f(grid(6, 7)), rows(grid(6, 7)))
+    until(lambda: len(f.variants) == 2)
+    assert dict(f.variants[0].fixed) == {"T": 6, "H": 7} and not f.variants[0].open
+    until(lambda: not f._pending._found)
+    f(grid(6, 7))
+    assert not f._instances[f._key({"x": grid(6, 7)})].built.executable.plan.sizes  # type: ignore[union-attr]
+    for shape in ((6, 7), (6, 8)):
+        np.testing.assert_array_equal(f(grid(*shape)), rows(grid(*shape)))
+        assert f._short.call((grid(*shape),)) is not NotImplemented
+
+
+def test_a_failure_is_told_once_and_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise pf.ToolchainError("no compiler", code="PF720")
+
+    monkeypatch.setattr(compiled, "build", fail)
+    f = pf.compile(ROWS, compile="async")
+    f(grid(3, 5))
+    until(lambda: bool(f._pending._failures))
+    with pytest.warns(pf.PolyfuseWarning, match="PF760: f could not be compiled .*: no compiler"):
+        f(grid(3, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(f(grid(3, 5)), rows(grid(3, 5)))
+    with pytest.raises(pf.ToolchainError):
+        f.built(grid(3, 5))
+
+
+def test_what_is_wrong_with_a_call_is_told_at_once(gate: threading.Event) -> None:
+    text = "op f(x: f32[T], y: f32[T]) -> (z: f32) where T >= 3 { z = x[2] * y[T-1] }"
+    f = pf.compile(text, compile="async")
+    with pytest.raises(pf.ArgumentError, match="PF405"):
+        f(grid(3), grid(4))
+    with pytest.raises(pf.ArgumentError, match="PF407"):
+        f(grid(2), grid(2))
+    f = pf.compile(ROWS, sizes={"T": 3}, compile="async")
+    with pytest.raises(pf.ArgumentError, match="PF515"):
+        f(grid(4, 3))
+
+
+def test_checked_kernels_and_stages_wait(gate: threading.Event) -> None:
+    gate.set()
+    text = "op f(x: f32[V], i: i32[T]) -> (y: f32[T]) { y[t] = x[i[t]] }"
+    f = pf.compile(text, checked=True, compile="async")
+    with pytest.raises(pf.ArgumentError, match="PF450"):
+        f(grid(3), np.array([5], np.int32))
+    f = pf.compile(ROWS, compile="async")
+    assert "schedule" in f.explain(grid(3, 5)) and f.bind(grid(3, 5))() is not None
+    assert len(f.variants) == 1
+
+
+def test_a_process_that_ends_does_not_wait() -> None:
+    text = """
+        import time
+        import numpy as np
+        import polyfuse as pf
+        from polyfuse.driver import compiled
+        compiled.build = lambda *args, **more: time.sleep(100)
+        f = pf.compile("op f(x: f32[T]) -> (y: f32[T]) { y[t] = 2.0 * x[t] }", compile="async")
+        print(f(np.ones(3, np.float32)).sum())
+    """
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6.0\n", "") and time.monotonic() - start < 60
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_goes_on_with_what_was_asked_for(gate: threading.Event) -> None:
+    f = pf.compile(ROWS, compile="async")
+    f(grid(3, 5))
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            gate.set()
+            f(grid(3, 5))
+            until(lambda: bool(f.variants))
+            code = 0 if (f(grid(3, 5)) == rows(grid(3, 5))).all() else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_call_that_numpy_cannot_compute_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: NumpyKernels, arrays: Any) -> None:
+        raise Unsupported("not so")
+
+    monkeypatch.setattr(NumpyKernels, "run", fail)
+    f = pf.compile(ROWS, compile="async")
+    np.testing.assert_array_equal(f(grid(3, 5)), rows(grid(3, 5)))
+    y = np.zeros((3, 5), np.float32)
+    assert f(grid(3, 5), out=y) is y
+    np.testing.assert_array_equal(y, rows(grid(3, 5)))
+
+
+@pytest.mark.filterwarnings("ignore::polyfuse.PolyfuseWarning")
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_are_right_without_their_kernels(seed: int, gate: threading.Event) -> None:
+    p = random_program(4000 + seed)
+    graph = instantiate(parse_text(p.text), p.op)
+    f = pf.compile(p.text, compile="async")
+    many = list(random_sizes(graph, 4, seed, tries=200))
+    threading.Timer(0.2, gate.set).start()  # for those that NumPy cannot compute
+    check_sizes(f, graph, many, seed)
