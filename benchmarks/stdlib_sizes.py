@@ -90,7 +90,9 @@ def arguments(sig: Signature, sizes: Mapping[str, tuple[int, ...]]) -> dict[str,
             continue
         dtype = {"float": "f4", "number": "f4", "int": "i8"}.get(kinds.get(p.dtype, ""), p.dtype)
         shape = tuple(n for extent in p.extents for n in _axes(extent, sizes))
-        given[p.name] = np.zeros(shape, {"bool": "?", "i64": "i8", "u64": "u8", "f32": "f4"}.get(dtype, dtype))
+        given[p.name] = np.zeros(
+            shape, {"bool": "?", "i64": "i8", "u64": "u8", "f32": "f4"}.get(dtype, dtype)
+        )
         if not shape:
             given[p.name] = given[p.name][()]
     return given
