@@ -10,7 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
+# What torch has by the same name, and NumPy does not know: such arrays go there as integers of their width.
+_AS_INTEGERS = {
+    np.dtype(ml_dtypes.bfloat16): "int16",
+    np.dtype(ml_dtypes.float8_e4m3fn): "uint8",
+    np.dtype(ml_dtypes.float8_e5m2): "uint8",
+}
 POOL = 1_000_003
 """Numbers that are drawn; a prime, so that rows of large arrays that repeat them differ."""
 
@@ -22,8 +27,8 @@ def to_device(a: Any, target: str, device: str = "cuda") -> Any:
     import torch
 
     a = np.ascontiguousarray(a)
-    if a.dtype == BF16:
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16).to(device)
+    if a.dtype in _AS_INTEGERS:
+        return torch.from_numpy(a.view(_AS_INTEGERS[a.dtype])).view(getattr(torch, a.dtype.name)).to(device)
     return torch.from_numpy(a).to(device)
 
 
@@ -34,7 +39,10 @@ def to_host(a: Any) -> Any:
     import torch
 
     a = a.detach().cpu()
-    return a.view(torch.int16).numpy().view(BF16) if a.dtype == torch.bfloat16 else a.numpy()
+    for dtype, integers in _AS_INTEGERS.items():
+        if a.dtype == getattr(torch, dtype.name):
+            return a.view(getattr(torch, integers)).numpy().view(dtype)
+    return a.numpy()
 
 
 class Pool:
