@@ -35,11 +35,13 @@ from polyfuse.layers.contractions import contraction, tile_shapes
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.graph.one_pass import online
 from polyfuse.layers.graph.reindex import factor_rows
+from polyfuse.layers.graph.scans import rewrite as scans
+from polyfuse.layers.graph.scans import windows
 from polyfuse.layers.mapping import loop_order
 from polyfuse.layers.packing import blas_products
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import Options, Scan
 from polyfuse.runtime.cpu import executable
 
 # Cores with few registers, and with caches that small programs do not fit in.
@@ -62,6 +64,7 @@ class DrawnWay:
     clustering: Clustering = APART
     knobs: CpuKnobs = AS_IT_IS
     device: str | None = None
+    scan: Scan = "ordered"
 
     @property
     def on_cpu(self) -> bool:
@@ -80,7 +83,7 @@ class DrawnWay:
             call.graph,
             call.sizes,
             self.fusion,
-            Options(threads=3, progress=False, verify=True),
+            Options(threads=3, progress=False, verify=True, scan=self.scan),
             target="cpu" if self.device is None else "emulate",
             stitching=self.stitching,
             packing=self.packing,
@@ -151,6 +154,7 @@ def drawn_way(seed: int, on_cpu: bool | None = None) -> DrawnWay:
         ),
         AS_IT_IS if device or pick(True, False, False, False) else _knobs(dice),
         device,
+        pick("ordered", "parallel"),
     )
 
 
@@ -244,4 +248,11 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (reductions, "CHAIN", (1, 2, 64)),
     (long_totals, "LONG", (1, 4, 512)),
     (long_totals, "CHAIN", (1, 3, 64)),
+    (scans, "FEWEST", (2, 8)),
+    (scans, "SHORTEST_CHUNK", (3, 8, 64)),
+    (scans, "FEWEST_CHUNKS", (2, 4)),
+    (scans, "CHUNK_WORK", (1, 1, 3)),
+    (scans, "MOST_TERMS", (4, 32)),
+    (windows, "SHORTEST_TILE", (8, 384)),
+    (windows, "LONGEST_DOUBLED", (0, 2048, 2048)),
 )
