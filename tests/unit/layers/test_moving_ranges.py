@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kinds import kind_call
 
 import polyfuse as pf
 from polyfuse.decisions import Decision
@@ -14,6 +15,7 @@ from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import Purpose, TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers.graph.domains import dense_windows
+from polyfuse.layers.graph.scans import rewrite
 from polyfuse.layers.graph.scans.rewrite import scans
 from polyfuse.runtime.reference.evaluate import evaluate
 
@@ -153,6 +155,15 @@ def test_a_running_sum_is_told_by_explain(target: str) -> None:
     x = np.ones((3, 70), np.float32)
     np.testing.assert_array_equal(f(x), np.cumsum(x, 1))
     assert "the range of s grows with t" in str(f.explain(x))
+
+
+def test_scans_along_each_dim_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step adds has a range that moves with the same index again."""
+    monkeypatch.setattr(rewrite, "FEWEST", 2)
+    call = kind_call("windows", 170)
+    decisions: list[Decision] = []
+    verify_graph(scans(fixed_graph(call.graph, call.sizes), decisions, TWO))
+    assert len([d for d in decisions if d.taken]) <= 4
 
 
 def test_checked_builds_report_terms_out_of_range() -> None:

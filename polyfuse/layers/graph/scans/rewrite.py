@@ -36,20 +36,24 @@ def scans(graph: TensorGraph, decisions: list[Decision], target: Target) -> Tens
     """The graph with reductions over moving ranges as scans, at known sizes."""
     if graph.sizes:
         return graph
-    waiting = [s.name for s in graph.statements]
+    # Names, and the dims along which they are of a scan already.
+    waiting: list[tuple[str, tuple[str, ...]]] = [(s.name, ()) for s in graph.statements]
     while waiting:
-        name = waiting.pop(0)
+        name, done = waiting.pop(0)
         s = graph.statement(name)
         ways = list(moving_ranges(s))
         made = Made(graph, s)
-        why = next((w for m in ways if isinstance(m, Moving) and (w := _written(made, m, target))), None)
-        if why is None:
+        along = [m for m in ways if isinstance(m, Moving) and m.over.name not in done]
+        found = next(((w, m) for m in along if (w := _written(made, m, target))), None)
+        if found is None:
             decisions += [Decision("scan", name, False, why) for why in ways if isinstance(why, str)]
             continue
-        decisions.append(Decision("scan", name, True, why))
+        decisions.append(Decision("scan", name, True, found[0]))
         graph = made.result()
         # What a step adds may be a scan as well, along another dim.
-        waiting += [x.name for x in made.statements if x.reduction is not None]
+        if len(done) < len(s.dims):
+            over = (*done, found[1].over.name)
+            waiting += [(x.name, over) for x in made.statements if x.reduction is not None]
     return graph
 
 
