@@ -144,9 +144,13 @@ KEPT = """op f(x: bool[64, 64], t: f32[64, 64], w: f32[64, 64]) -> (r: f32[64]) 
 EXCHANGED = """op f(x: f32[A, C], z: f32[A, B, C]) -> (y: f32[B, A, C]) {
   y[b, a, c] = x[a, c] + z[a, b, c]
 }"""
+ROWS = """op f(x: f32[E, F], ptr: i32[N + 1]) -> (y: f32[N, F]) {
+  y[n, f] = sum[e in ptr[n]..ptr[n + 1]](x[e, f])
+}"""
 
 # A program for each pass, and its sizes.
 PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
+    "data-ranges": (ROWS, {"N": 9, "E": 65, "F": 17}),
     "simplify-guards": (TRIANGLE, {"S": 17}),
     "nan-free-extremes": (SOFTMAX, {"T": 9, "H": 65}),
     "forward-stores": (ROUNDED, {"T": 9, "H": 65}),
