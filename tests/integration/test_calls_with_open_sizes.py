@@ -249,6 +249,16 @@ def test_a_call_at_new_sizes_takes_the_short_way() -> None:
     assert not is_short(f, grid(3, 5).T) and not is_short(f, grid(3))
 
 
+def test_variants_with_the_same_code_are_both_learnt() -> None:
+    if Launcher.get() is None:
+        pytest.skip("this interpreter has no launcher")
+    f = pf.compile(SCALE, sizes="open")
+    for t, h in ((3, 5), (3, 500), (3, 5000)):
+        f(grid(t, h))
+        assert is_short(f, grid(t + 1, h + 1))
+    assert len(f.variants) == 3
+
+
 def test_temporaries_are_placed_for_each_size() -> None:
     """Kernels with memory between them, at sizes at which it shares and does not share its places."""
     text = """op f(x: f32[T, H]) -> (y: f32[H, T], z: f32) {

@@ -135,7 +135,8 @@ class ShortWay:
             return
         wide = None
         if open_sizes is not None and Launcher.get() is not None:
-            wide = (executable.code.source, *_shapeless(names, args, executable), *orders.items())
+            # By the code, not its text: variants for other regions of sizes may have the same.
+            wide = (id(executable.code), *_shapeless(names, args, executable), *orders.items())
         if wide in self._known:
             return
         turned = [a.transpose(orders[n]) if n in orders else a for n, a in zip(names, args, strict=True)]
