@@ -2,8 +2,9 @@
 
 `source(graph, sizes)` is a Python function, one statement of the operator a line: ufuncs and
 broadcasting, `@` or einsum for contractions, views for slices and windows, `np.add.at` for scatters,
-`np.add.accumulate` for prefix sums, and a Python loop for any other recurrence.  It computes in the
-operator's own dtypes.  `Unsupported` is raised for what has no reasonable NumPy form.
+`np.add.accumulate` for prefix sums, `np.add.reduceat` for ranges that data bounds, `np.searchsorted` for
+rows of elements, and a Python loop for any other recurrence.  It computes in the operator's own dtypes.
+`Unsupported` is raised for what has no reasonable NumPy form.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from polyfuse.ir.data_ranges import conjuncts, test_of, tests_of
 from polyfuse.ir.dtypes import ALL, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IndexExpr, IVar, variables
@@ -23,9 +25,12 @@ from polyfuse.ir.tensor_graph import (
     ARG_REDUCTIONS,
     EXPR_TYPES,
     Apply,
+    Const,
     Expr,
+    IndexValue,
     Read,
     Role,
+    Select,
     Statement,
     TensorGraph,
     reads,
@@ -189,7 +194,7 @@ class _Writer:
             return text.expr(s.expr), text.used(s.expr)
         over = s.reduction_dims
         product = None if mask or s.reduction != "sum" else self._product(s, text)
-        found = product or self._accumulated(s, text)
+        found = product or self._accumulated(s, text) or self._last(s, text) or self._segments(s, text)
         if found is not None:
             return found
         layout = text.layout
@@ -209,8 +214,8 @@ class _Writer:
         options = f", dtype={dtype}" if s.reduction in ("sum", "prod") else ""
         if mask:
             options += f", where={mask}"
-            if s.reduction not in ("any", "all"):
-                options += f", initial={dtype}({_neutral(s.reduction, dtype)})"
+        if (mask or 0 in text.shape(over)) and s.reduction not in ("any", "all"):
+            options += f", initial={dtype}({_neutral(s.reduction, dtype)})"
         return f"np.{s.reduction}({value}, axis={axes}{options})", outer
 
     def _accumulated(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
@@ -242,6 +247,50 @@ class _Writer:
         outer = tuple(x for x in text.layout if x != d.name)
         at = outer.index(t)
         return (total if at == len(outer) - 1 else f"np.moveaxis({total}, -1, {at})"), outer
+
+    def _segments(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
+        """``y[n] = sum[e in p[n]..p[n + 1]](term)`` by ``np.add.reduceat``, if no term depends on `n`."""
+        over, op = s.reduction_dims, s.reduction or ""
+        if len(over) != 1 or op not in COMBINES or not isinstance(s.expr, Select) or self._mask(s, text):
+            return None
+        tests = tests_of(op, s.expr, over[0])
+        outer = tuple(d for d in text.layout if d not in over)
+        of_ends = tuple(d for d in outer if any(d in text.used(t.data) for t in tests))
+        of_terms = tuple(d for d in outer if d not in of_ends)
+        term = s.expr.then
+        for c in conjuncts(s.expr.cond):
+            if test_of(c, over[0]) not in tests:
+                term = Select(c, term, s.expr.other, term.dtype)
+        if not of_ends or set(text.used(term)) & set(of_ends):
+            return None
+        terms, ends = text.within([*of_terms, *over]), text.within(of_ends)
+        low, high = text.ranges[over[0]]
+        first = _of_all("maximum", [ends.expr(t.data) for t in tests if t.lower], low)
+        last = _of_all("minimum", [ends.expr(t.data) for t in tests if not t.lower], high)
+        dtype = self.graph.tensor(s.target).dtype
+        none = f"{dtype}({_neutral(op, dtype)})"
+        value = f"np.broadcast_to({terms.expr(term)}, {terms.shape(terms.layout)})"
+        places = ", ".join(f"np.broadcast_to({x}, {ends.shape(of_ends)})" for x in (first, last))
+        found = f"segments(np.{OPS[COMBINES[op]].numpy}, {value}, {places}, {low}, {high}, {none})"
+        turn = tuple((*of_terms, *of_ends).index(d) for d in outer)
+        return (found if turn == tuple(sorted(turn)) else f"{found}.transpose{turn}"), outer
+
+    def _last(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
+        """``r[e] = max[n](n if p[n] <= e else -1)``, the last such `n`, by ``np.searchsorted``."""
+        over = s.reduction_dims
+        match s.expr:
+            case Select(cond, IndexValue(IVar(n)), Const(-1)) if s.reduction == "max" and over == (n,):
+                pass
+            case _:
+                return None
+        found = [(d, t) for d in text.used(cond) if (t := test_of(cond, d)) is not None]
+        if len(found) != 1 or not found[0][1].lower or text.ranges[n][0] or not text.shape((n,))[0]:
+            return None
+        ((d, test),) = found
+        if text.used(test.data) != (n,) or self._mask(s, text):
+            return None
+        dtype = self.graph.tensor(s.target).dtype
+        return f"last({text.within((n,)).expr(test.data)}, {text.within((d,)).dim(d)}).astype({dtype})", (d,)
 
     def _placed(self, s: Statement, place: IndexExpr, text: Text) -> str:
         """What stands at a place of the order."""
@@ -404,6 +453,14 @@ def _neutral(op: str, dtype: DType) -> str:
     """The neutral element of a reduction, as text."""
     value = identity(op, dtype)
     return f'float("{value}")' if dtype.is_float else repr(value)
+
+
+def _of_all(ufunc: str, ends: Sequence[str], whole: int) -> str:
+    """The first or last of the ends; that of the whole range where there are none."""
+    found = ends[0] if ends else str(whole)
+    for x in ends[1:]:
+        found = f"np.{ufunc}({found}, {x})"
+    return found
 
 
 def _closure(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:

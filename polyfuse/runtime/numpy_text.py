@@ -326,6 +326,8 @@ def helpers() -> dict[str, Any]:
         "view": _view,
         "matmul": _matmul,
         "placed": _placed,
+        "segments": _segments,
+        "last": _last,
         **own,
         "sigmoid": _sigmoid,
     }
@@ -350,6 +352,26 @@ def _placed(x: Array, place: Array | int, axis: int, wide: tuple[int, ...], fall
         order = np.argsort(x, axis, kind="stable")
     at = np.reshape(place, (1,) * (x.ndim - np.ndim(place)) + np.shape(place))
     return np.take_along_axis(order, np.asarray(at), axis).squeeze(axis)
+
+
+def _segments(
+    ufunc: np.ufunc, terms: Array, first: Array, last: Array, low: int, high: int, none: Any
+) -> Array:
+    """Totals along the last axis, which is ``low..high``, from each first to each last place."""
+    begin, end = (np.clip(x, low, high).ravel() - low for x in (first, last))
+    result = np.full((*terms.shape[:-1], begin.size), none)
+    full = begin < end
+    if full.any():
+        padded = np.concatenate([terms, np.full((*terms.shape[:-1], 1), none, terms.dtype)], -1)
+        pairs = np.stack([begin[full], end[full]], -1).ravel()
+        result[..., full] = ufunc.reduceat(padded, pairs, -1, result.dtype)[..., ::2]
+    return result.reshape(*terms.shape[:-1], *first.shape)
+
+
+def _last(pointers: Array, elements: Array) -> Array:
+    """The last place of a pointer that is at most an element, -1 where there is none."""
+    least = np.minimum.accumulate(pointers[::-1])[::-1]
+    return np.searchsorted(least, elements, "right") - 1
 
 
 def _quarter(x: Array, kind: type) -> Array:

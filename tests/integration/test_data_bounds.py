@@ -17,7 +17,7 @@ import polyfuse as pf
 from polyfuse.api import LAYERS
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.dtypes import BY_NAME
-from polyfuse.runtime.numpy_baseline import baseline
+from polyfuse.runtime.numpy_baseline import baseline, source
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
 
@@ -286,15 +286,35 @@ def test_unsigned_ends(target: str) -> None:
     assert [*y] == [*z] == [40, 3, 0]
 
 
-def test_the_baseline_agrees() -> None:
+@pytest.mark.parametrize("kind", POINTERS)
+@pytest.mark.parametrize(("n", "e"), [(13, 37), (4, 1), (3, 0), (0, 5)])
+def test_the_baseline_agrees(kind: str, n: int, e: int) -> None:
     for name in PROGRAMS:
-        given = inputs(name, "outside", 13, 37)
-        want = reference(name, "outside", 13, 37)
+        given = inputs(name, kind, n, e)
+        want = reference(name, kind, n, e)
         graph = pf.parse(PROGRAMS[name]).op(name).graph({})
-        sizes = {"N": 13, "E": 37, "M": 9 if name == "spmm" else 3, "F": 5}
+        sizes = {"N": n, "E": e, "M": 9 if name == "spmm" else 3, "F": 5}
         with np.errstate(all="ignore"):
             found = baseline(graph, {s: sizes[s] for s in graph.sizes})(given)
         compare(name, tuple(found[r] for r in RESULTS[name]), want, given)
+
+
+@pytest.mark.parametrize("kind", POINTERS)
+@pytest.mark.parametrize(("n", "e"), [(13, 37), (1, 5), (4, 1), (3, 0)])
+def test_rows_of_the_baseline(kind: str, n: int, e: int) -> None:
+    ptr, x = POINTERS[kind](n, e).astype(np.int32), np.ones(e, np.float32)
+    want = [_last(ptr, i) for i in range(e)]
+    found = baseline(pf.parse(ROWS).op("rows").graph({}), {"N": n, "E": e})({"x": x, "ptr": ptr})
+    np.testing.assert_array_equal(found["r"], want)
+    np.testing.assert_array_equal(found["late"], want[::-1])
+
+
+def test_the_baseline_looks_at_each_element_once() -> None:
+    """As a NumPy user writes it, without a mask of rows and elements."""
+    text = source(pf.parse(PROGRAMS["spmm"]).op("spmm").graph({}), {"N": 3, "E": 9, "M": 4, "F": 5})
+    assert "segments(np.add," in text and "where" not in text
+    text = source(pf.parse(ROWS).op("rows").graph({}), {"N": 3, "E": 9})
+    assert "segments(np.maximum," in text and "last(" in text
 
 
 # --- checked builds ---------------------------------------------------------------------------------------

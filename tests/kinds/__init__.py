@@ -1,4 +1,4 @@
-"""Random programs of thirteen kinds, each of which finds its way into one part of the compiler.
+"""Random programs of fourteen kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -23,6 +23,7 @@ from kinds.ranges import ranges
 from kinds.rows import half_rows, rows
 from kinds.scans import scans
 from kinds.scatters import scatter
+from kinds.segments import segments
 from kinds.special import special
 from kinds.windows import windows
 
@@ -40,6 +41,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "casts": casts,
     "windows": windows,
     "bits": bits,
+    "segments": segments,
 }
 
 

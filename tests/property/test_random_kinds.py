@@ -1,4 +1,4 @@
-"""Random programs of twelve kinds, compiled in ways drawn by their seeds, against the reference.
+"""Random programs of fourteen kinds, compiled in ways drawn by their seeds, against the reference.
 
 Each of the programs of a run is compiled in two ways, one of them for a CPU, with thresholds that its group
 shares; `make test-all` runs more.  A failure shows its program, made smaller, and the way.  The long run:
@@ -110,6 +110,19 @@ FEATURES = {
         "u16",
         "mean[",
         ">= 0.5",
+    ),
+    "segments": (
+        "row(p, e)",
+        "row(q, e)",
+        "c[n]",
+        "E - 1 - e",
+        "mean[",
+        "prod[",
+        "any[",
+        "min(",
+        "and e <",
+        "bf16",
+        "u8",
     ),
     "windows": ("2*p + r", "p >= r", "z[", "in p..p + ", "inout x", "k[", "w[c, r", "max[r", "f16", "+="),
 }

@@ -226,6 +226,44 @@ def layer(f: OpBuilder, x: Tensor, w: Tensor) -> Tensor:
     return y
 
 
+SEGMENTS = """op segments(x: f32[E], ptr: i32[N + 1]) -> (p: f32[E], r: i64[E]) {
+  s[n] = sum[e in max(0, ptr[n])..min(ptr[n + 1], E)](exp(x[e])) for n in 0..N
+  p[e] = exp(x[e]) / s[row(ptr, e)]
+  r[e] = row(ptr, e)
+}
+"""
+
+
+def test_ranges_that_data_bounds_and_rows_of_elements() -> None:
+    b = ProgramBuilder()
+    f = b.op("segments")
+    size, count = f.sizes("N E")
+    x, ptr = f.param("x", "f32", count), f.param("ptr", "i32", size + 1)
+    p, r = f.result("p", "f32", "E"), f.result("r", "i64", "E")
+    s, (n, e) = f.tensor("s"), f.indices("n e")
+    row_of = fn.max(0, ptr[n]), fn.min(ptr[n + 1], count)
+    s[n.range(0, size)] = fn.sum[e.range(*row_of)](fn.exp(x[e]))
+    p[e] = fn.exp(x[e]) / s[fn.row(ptr, e)]
+    r[e] = fn.row(ptr, e)
+    assert b.tree().ops == (plain(parse_text(SEGMENTS).ops[0]),)
+    given = np.ones(5, np.float32), np.array([0, 2, 2, 5], np.int32)
+    p_found, r_found = map(np.asarray, pf.compile(b.program(), target="interpret")(*given))
+    np.testing.assert_array_equal(r_found, [0, 0, 2, 2, 2])
+    np.testing.assert_allclose(p_found, [1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3], 1e-6)
+
+
+def test_pointers_of_a_row_with_subscripts_are_refused_at_the_line_of_python() -> None:
+    b = ProgramBuilder()
+    f = b.op("f")
+    ptr, r, e = f.param("ptr", "i32", "N"), f.result("r", "i64", "N"), f.index("e")
+    r[e] = fn.row(ptr[e], e)
+    with pytest.raises(DslError) as caught:
+        b.program()
+    found = caught.value.diagnostics[0]
+    assert found.code == "PF261" and found.span is not None
+    assert "fn.row(ptr[e], e)" in found.span.text
+
+
 def test_a_loop_over_layers() -> None:
     b = pf.ProgramBuilder("layers.py")
     f = b.op("deep")

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from kinds import kind_call
 
 import polyfuse as pf
 from polyfuse.runtime.inputs import default_sizes, fits, make_inputs
 from polyfuse.runtime.numpy_baseline import NumpyKernels, baseline, source
 from polyfuse.runtime.numpy_text import Unsupported
-from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.agreement import MOST_UNDECIDED, agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 
 VAGUE = {"stencil3"}  # unstable for these inputs: most elements are beyond what can be said
@@ -66,6 +67,18 @@ PROGRAMS = {
 def test_programs(name: str, size: int) -> None:
     operator = pf.parse(PROGRAMS[name]).op("f")
     _check(operator, dict.fromkeys(operator.graph().sizes, size))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_segments_of_random_programs(seed: int) -> None:
+    """Ranges that data bounds and rows of elements: two ways that share no code."""
+    call = kind_call("segments", seed)
+    with np.errstate(all="ignore"):
+        expected = evaluate(call.graph, call.sizes, call.inputs, checked=False)
+    for name, got in baseline(call.graph, call.sizes)(call.inputs).items():
+        verdict = agrees(np.asarray(got), expected[name], call.graph.tensor(name).dtype)
+        undecided = not verdict.mismatches and verdict.undecided_fraction >= MOST_UNDECIDED
+        assert verdict or undecided, f"{name}: {verdict.message}\n{call.text}\n{call.sizes}"
 
 
 def test_what_a_user_would_write() -> None:
