@@ -41,7 +41,8 @@ class _Segments(Writer):
         self.compute = compute_type(self.dtype)
         self.is_float = BY_NAME[self.compute].is_float
         self.numbers_of(self.compute, "E", "N", "F", "B", "M")
-        kind = self.pick("i32", "i32", "i64", "i16", "u8")
+        narrow = "u8" if self.sizes["E"] < 256 else "u16"  # a condition compares it with an index
+        kind = self.pick("i32", "i32", "i64", "i16", narrow)
         for name in ("p", "q"):
             self.argument(name, kind, ["N + 1"], values=self.pointers())
         self.argument("one", "i64", [], values=self.numbers.integers(-2, self.sizes["E"] + 3))

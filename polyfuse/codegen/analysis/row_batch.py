@@ -10,7 +10,7 @@ from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.function import ITERATION
 from polyfuse.codegen.math.vector_reduce import joins
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -75,12 +75,17 @@ def for_all_rows(
     """What is between two loops, for all rows: scalars are elements of their arrays.  Where rows add to the
     same elements they do so in order."""
     place = (IVar(ROW),)
+    indices = {name for name in index_names(run) if name in scalars}
+    here = {n.name for n in run if isinstance(n, Declare)}
+    known = [d for d in scalars.values() if d.name in indices - here]
 
     def expr(e: Expr) -> Expr:
         return Read(of_all(e.tensor), place, e.dtype) if isinstance(e, Read) and e.tensor in scalars else e
 
     def node(n: Node) -> Node | Block:
         match n:
+            case Declare(name, dtype) if name in indices:
+                return n, Store(of_all(name), place, Read(name, (), dtype))
             case Declare(name, _, value) if name in scalars:
                 return () if value is None else Store(of_all(name), place, value)
             case Declare() if n.count:
@@ -94,4 +99,18 @@ def for_all_rows(
 
     body = map_nodes(map_values(run, expr, lambda i: i), node)
     if body:
-        yield loop_over_batch(body, rows, Coordinate.SEQ if touched_in(body) & common else Coordinate.VECTOR)
+        copies = (replace(d, value=Read(of_all(d.name), place, d.dtype)) for d in known)
+        kind = Coordinate.SEQ if indices or touched_in(body) & common else Coordinate.VECTOR
+        yield loop_over_batch((*copies, *body), rows, kind)
+
+
+def index_names(block: Block) -> set[str]:
+    """What indices and bounds of loops are made of: variables, and scalars that are bounds from data."""
+    found: set[str] = set()
+
+    def index(i: IndexExpr) -> IndexExpr:
+        found.update(variables(i))
+        return i
+
+    map_values(block, lambda e: e, index)
+    return found

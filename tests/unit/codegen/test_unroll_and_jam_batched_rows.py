@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -191,6 +192,23 @@ def test_what_is_in_one_row_stays_in_it(case: str, value: float, parallel: None)
         others = np.arange(33) != row
         for name, result in found.items():
             np.testing.assert_array_equal(result[others], want[name][others])
+
+
+SEGMENTS = """op f(x: f32[E], p: i32[T + 1]) -> (y: f32[T]) {
+  m[t] = max[e in p[t]..p[t + 1]](x[e]) for t in 0..T
+  y[t] = sum[e in p[t]..p[t + 1]](exp(x[e] - m[t]))
+}"""
+
+
+def test_each_row_has_its_bounds_from_data(parallel: None) -> None:
+    kernels = made(SEGMENTS, T=37, E=500)
+    (kernel,) = kernels.kernels
+    assert rows_of(lower(kernel, ONCE)) == 16
+    ends = np.sort(np.random.default_rng(0).integers(0, 500, 38)).astype(np.int32)
+    x = np.random.default_rng(1).standard_normal(500).astype(np.float32)
+    found = run(kernels, {"x": x, "p": ends})["y"]
+    each = [x[a:b].astype(np.float64) for a, b in pairwise(ends)]
+    np.testing.assert_allclose(found, [np.exp(v - v.max(initial=-np.inf)).sum() for v in each], 1e-5)
 
 
 def test_no_rows_at_all(parallel: None) -> None:

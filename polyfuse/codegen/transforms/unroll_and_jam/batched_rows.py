@@ -27,6 +27,7 @@ from polyfuse.codegen.analysis.dependence import independent_rows
 from polyfuse.codegen.analysis.row_batch import (
     ROW,
     for_all_rows,
+    index_names,
     joint_totals,
     loop_over_batch,
     of_all,
@@ -236,7 +237,8 @@ def _loop(n: Node, scalars: Mapping[str, Declare]) -> Block:
     joint = _joint(n, scalars)
     changed = {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update)) and x.buffer in scalars}
     changed -= set(joint)
-    used = [d for d in scalars.values() if d.name in touched_in((n,)) - {*joint}]
+    touched = touched_in((n,)) - {*joint} | index_names((n,))
+    used = [d for d in scalars.values() if d.name in touched]
     place = (IVar(ROW),)
     return (
         *(replace(d, value=Read(of_all(d.name), place, d.dtype)) for d in used),
