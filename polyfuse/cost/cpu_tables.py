@@ -270,6 +270,12 @@ class CpuTable:
         "how long before its use a line is asked for: 64 to 256 are alike, 384 were slower",
         _DAY_21,
     )
+    prefetch_rows_of_data_ahead: int = _fitted(
+        16, "iterations", "how long before its use a row that data names is asked for", _DAY_27
+    )
+    prefetch_rows_of_data_longest: int = _fitted(
+        1024, "bytes", "longer rows are streams that the hardware follows", _DAY_27
+    )
     prefetch_lines_streams: int = _fitted(
         8, "streams", "rows of a tensor in one loop that the hardware follows", _DAY_22
     )

@@ -70,7 +70,8 @@ class For:
     is one `vector` (`codegen.transforms.vector_epilogues`).  Lanes of one that is `long` join their totals
     every so many iterations (`codegen.transforms.wide_accumulators`).  One that is `written` is to be written
     out, iteration by iteration (`codegen.cpu.workarounds`).  The scalar `scan` has totals of all steps so
-    far, in an order that is free (`codegen.cpu.vectorize.scans`).
+    far, in an order that is free (`codegen.cpu.vectorize.scans`).  How often one `of_data` runs, data tells
+    (`codegen.transforms.data_ranges`).
     """
 
     var: str
@@ -87,6 +88,7 @@ class For:
     long: bool = False
     written: bool = False
     scan: str = ""
+    of_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,6 +371,39 @@ def test_loops_have_the_true_bounds() -> None:
         assert "?" not in "".join(x for x in loops.splitlines() if "ptr" in x), name
 
 
+BAGS = """op f(table: f32[V, D], k: i32[E], ptr: i32[N + 1]) -> (y: f32[N, D]) {
+  y[n, d] = sum[e in ptr[n]..ptr[n + 1]](table[k[e], d])
+}"""
+
+
+@pytest.mark.machine("zen3")
+@pytest.mark.skipif(not COMPILED, reason="no g++")
+@pytest.mark.parametrize(("rows", "columns", "held", "asked"), [
+    (99_999, 64, True, True), (99, 64, True, False), (99_999, 97, False, True), (99_999, 8, True, True),
+])  # fmt: skip
+def test_totals_of_rows_that_data_names(rows: int, columns: int, held: bool, asked: bool) -> None:
+    """They stay in registers that hold them, and rows of a table that no cache holds are asked for."""
+    given = {"k": np.zeros(4000, np.int32), "ptr": np.zeros(401, np.int32)}
+    given["table"] = np.zeros((rows, columns), np.float32)
+    text = pf.compile(BAGS, target="cpu").built(**given).code.source
+    assert ("held0[" in text, "__builtin_prefetch" in text) == (held, asked)
+
+
+@pytest.mark.parametrize("columns", [8, 64, 97])
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.skipif(not COMPILED, reason="no g++")
+def test_rows_of_any_length(columns: int, open_sizes: bool) -> None:
+    """Of no piece, one and several, whose totals are joined in f64."""
+    lengths = [0, 1, 3, 63, 64, 65, 128, 129, 0, 255, 256, 257, 259, 260, 600, 2]
+    ends, rng = np.cumsum([5, *lengths]).astype(np.int32), np.random.default_rng(0)
+    table = rng.standard_normal((10_000, columns)).astype(np.float32)
+    k = rng.integers(-3, 10_003, int(ends[-1]) + 7).astype(np.int32)
+    f = pf.compile(BAGS, target="cpu", sizes="open" if open_sizes else "fixed")
+    y = np.asarray(f(table, k, ends))
+    read = table.astype(np.float64)[np.clip(k, 0, 9_999)]
+    np.testing.assert_allclose(y, [read[a:b].sum(0) for a, b in pairwise(ends)], 1e-5, 2e-5)
+
+
 # --- barriers ---------------------------------------------------------------------------------------------
 
 # Stitched, each block has rows of its own. To the proof it is data whether an element is in them,

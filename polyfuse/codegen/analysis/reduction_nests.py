@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
+from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Declare, For, LocalRole, Store, Update, nodes_of, values_of
@@ -89,3 +93,19 @@ def _before(r: Read, at: Store | Update, var: str) -> bool:
     plain = ((i, j) for i, j in pairs if not isinstance(i, EXPR_TYPES) and not isinstance(j, EXPR_TYPES))
     apart = [linear(i - j) for i, j in plain]
     return any(x.constant and not x.terms for x in apart)
+
+
+def held_row(loop: For, inner: For, dtypes: Mapping[str, DType], core: Core) -> bool:
+    """Does a loop of data, which may be short, do nothing but add to totals of a row that registers hold?"""
+    trip, updates = trip_of(inner), [n for n in inner.body if isinstance(n, Update)]
+    plain = inner.coordinate is Coordinate.VECTOR and inner.step == 1 and not (inner.lanes or inner.joint)
+    if not (
+        loop.of_data and loop.body == (inner,) and plain and trip and 0 < len(updates) == len(inner.body)
+    ):
+        return False
+    taken = trip * sum(n.value.dtype.bytes for n in updates)
+    return (
+        loop.var not in variables(inner.lower) + variables(inner.upper)
+        and all(adds(n, loop.var, inner) and dtypes.get(n.buffer) == n.value.dtype for n in updates)
+        and taken <= FITTED.strip_accumulators_registers * core.vector_bytes
+    )

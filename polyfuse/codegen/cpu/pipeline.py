@@ -38,7 +38,7 @@ from polyfuse.codegen.transforms.precision import (
     rounded_once,
     short_functions,
 )
-from polyfuse.codegen.transforms.prefetch import prefetch_next_row, prefetch_rows
+from polyfuse.codegen.transforms.prefetch import prefetch_next_row, prefetch_rows, prefetch_rows_of_data
 from polyfuse.codegen.transforms.register_tiling import fuse_tile_epilogues, register_tiles
 from polyfuse.codegen.transforms.scatter import owner_computes, serialize_conflicts
 from polyfuse.codegen.transforms.short_reductions import short_folds
@@ -353,6 +353,11 @@ FUNCTIONS = Pipeline(
             "narrow-vectors",
             "short rows are vectors of the lengths that a machine has",
             on_each(lambda k, t, cx: narrow_vectors(k, t)),
+        ),
+        Pass(
+            "prefetch:rows-of-data",
+            "loops whose bounds are data prefetch rows that data names",
+            on_each(lambda k, t, cx: t if cx.checked else prefetch_rows_of_data(k, t, cx.core)),
         ),
         Pass(
             "wide-accumulators:columns",

@@ -61,7 +61,7 @@ def data_ranges(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> 
                 upper = binary("min", upper, IVar(name.name))
         body = map_nodes(loop.body, lambda n: _without(n, loop.var, tests))
         inner = data_ranges(kernel, body, numbers)
-        return [*declared, replace(loop, lower=lower, upper=upper, body=inner)]
+        return [*declared, replace(loop, lower=lower, upper=upper, body=inner, of_data=True)]
 
     return map_outermost(block, change)
 

@@ -1,7 +1,8 @@
 """Prefetch of the next row, by loops over its cache lines: in the last phase of a row, or in its last pass.
 
-`prefetch_rows` and `prefetch_next_row` are passes; which tensors they are for, `layers.mapping.memory_hints`
-says.  Lines shortly before their use are prefetched where loops are printed (`codegen.cpu.memory_ops`).
+`prefetch_rows`, `prefetch_next_row` and `prefetch_rows_of_data` are passes; which tensors the first two are
+for, `layers.mapping.memory_hints` says.  Lines shortly before their use are prefetched where loops are
+printed (`codegen.cpu.memory_ops`).
 
 Rows of `Buffer.ahead` have loops over their lines in the last phase.
 
@@ -37,11 +38,32 @@ from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, Update, map_nodes
+from polyfuse.ir.linear import linear
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    If,
+    Node,
+    Prefetch,
+    Store,
+    Update,
+    map_nodes,
+)
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, Read, reads
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    depends_on,
+    map_expr,
+    reads,
+)
 
 # --- rows while the last phase runs -----------------------------------------------------------------------
 
@@ -242,3 +264,85 @@ def _reads(node: Node, tensor: str, around: _Path = ()) -> Iterator[tuple[_Path,
                 yield from _reads(n, tensor, (*around, node))
         case Store() | Update() | Declare() if node.value is not None:
             yield from ((around, r) for r in reads(node.value) if r.tensor == tensor)
+
+
+# --- rows that data names ---------------------------------------------------------------------------------
+
+# A loop whose bounds are data asks for the rows of a table that later iterations name.
+#
+#     for e in p..q:                                   for e in p..q:
+#       for c: y[n, c] += table[k[e], c]       ->        for c by 16: fetch table[k[min(e + 16, E - 1)], c]
+#                                                        for c: y[n, c] += table[k[e], c]
+#
+# The hardware follows no rows in any order, and short loops end before a core has seen far ahead.  What
+# comes after the last iteration is what the next row of totals begins with.
+
+
+def prefetch_rows_of_data(kernel: Kernel, f: Function, core: Core) -> Function:
+    """See the head of this section."""
+
+    def change(n: Node) -> Node:
+        if not isinstance(n, For) or not n.of_data or n.coordinate is not Coordinate.SEQ:
+            return n
+        lanes = n.body[-1] if n.body else None
+        asked = _requests(kernel, n, lanes, core) if isinstance(lanes, For) else []
+        return replace(n, body=(*asked, *n.body)) if asked else n
+
+    return f.with_body(map_nodes(f.body, change))
+
+
+def _requests(kernel: Kernel, loop: For, lanes: For, core: Core) -> list[For]:
+    """Loops over the lines of rows that are read some iterations later."""
+    row, found = trip_of(lanes), list[For]()
+    if lanes.coordinate is not Coordinate.VECTOR or row is None:
+        return []
+    values = [n.value for n in lanes.body if isinstance(n, Update)]
+    for r in dict.fromkeys(r for v in values for r in reads(v)):
+        table, far = _whole(kernel, r), _later(kernel, r, loop.var)
+        if table is None or far is None or isinstance(far[-1], EXPR_TYPES) or sizes(table.elements):
+            continue
+        near = evaluate(table.elements, {}) * r.dtype.bytes <= core.l2
+        long = row * r.dtype.bytes > FITTED.prefetch_rows_of_data_longest
+        if near or long or linear(far[-1]).factor(IVar(lanes.var)) != 1:
+            continue
+        name = f"{lanes.var}_n{len(found)}"
+        place = (*far[:-1], substitute(far[-1], {lanes.var: IVar(name)}))
+        line = core.line // r.dtype.bytes
+        found.append(For(name, lanes.lower, lanes.upper, line, (Prefetch(r.tensor, place),)))
+    return found
+
+
+def _whole(kernel: Kernel, r: Read) -> Buffer | None:
+    """What an element is of, if memory has all of it."""
+    found = kernel.find(r.tensor)
+    return found if found in kernel.arguments and found.extents == found.shape else None
+
+
+def _later(kernel: Kernel, r: Read, var: str) -> tuple[Index, ...] | None:
+    """The indices of a read some iterations later, if elements of tensors that these run along say where."""
+    if not any(isinstance(i, EXPR_TYPES) and var in depends_on(i) for i in r.indices):
+        return None
+    plain = True
+
+    def later(e: Expr) -> Expr:
+        nonlocal plain
+        named = _whole(kernel, e) if isinstance(e, Read) else None
+        if not isinstance(e, Read) or var not in depends_on(e):
+            plain = plain and not (isinstance(e, IndexValue) and var in depends_on(e))
+            return e
+        if named is None or any(isinstance(i, EXPR_TYPES) for i in e.indices):
+            plain = False
+            return e
+        places = zip(e.indices, named.shape, strict=True)
+        return replace(e, indices=tuple(_ahead_of(i, var, n) for i, n in places))
+
+    found = tuple(map_expr(i, later) if isinstance(i, EXPR_TYPES) else i for i in r.indices)
+    rest = [i for i in r.indices if not isinstance(i, EXPR_TYPES)]
+    return found if plain and not any(var in depends_on(i) for i in rest) else None
+
+
+def _ahead_of(i: Index, var: str, extent: IndexExpr) -> Index:
+    """An index of an element some iterations later, the last one at most."""
+    if isinstance(i, EXPR_TYPES) or var not in variables(i):
+        return i
+    return binary("min", binary("+", i, IConst(FITTED.prefetch_rows_of_data_ahead)), extent - 1)

@@ -33,13 +33,23 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.accesses import along
 from polyfuse.codegen.analysis.trip_count import most_of, most_trips, trip_of
 from polyfuse.codegen.function import Function
-from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.dtypes import BOOL, F32, F64, I64
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import Range, interval, size_ranges
-from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Prefetch, Store, Update
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Prefetch,
+    Store,
+    Update,
+)
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, reads
 
 # --- rows -------------------------------------------------------------------------------------------------
 
@@ -255,6 +265,14 @@ def _in_pieces(
         before += _declared(s, name, kept, cleared)
         body += _each(s, Update(name, s.place, "sum", kept), cleared)
         after += _each(s, Store(s.buffer, s.indices, Cast(total, F32)))
+    if rows.of_data:  # of a row that is one piece there is nothing to add
+        ends = IndexValue(rows.lower + size, I64), IndexValue(rows.upper, I64)
+        several = Apply("lt", ends, BOOL)
+        declared = [n for n in before if isinstance(n, Declare)]
+        sets = [Store(n.name, (), n.value) for n in declared if n.value is not None]
+        rest = [n for n in before if not isinstance(n, Declare)]
+        before = [*(replace(n, value=None) for n in declared), If(several, (*sets, *rest))]
+        body, after = [inner, If(several, tuple(body[1:]))], [If(several, tuple(after))]
     return (*before, For(piece.name, rows.lower, rows.upper, size, tuple(body)), *after)
 
 
@@ -286,7 +304,8 @@ def _sums(kernel: Kernel, rows: For, ranges: Mapping[str, Range]) -> Iterator[_S
         if buffer in body.others or in_lanes or not (plain and same):
             continue
         b = kernel.find(buffer)
-        along = _row(rows, found) if b is not None and b.dtype == F32 else None
+        held = b is None and bool(first.indices)  # a strip of totals in registers, as its terms F32
+        along = _row(rows, found) if held or (b is not None and b.dtype == F32) else None
         if along is None and (first.indices or b is not None):
             continue
         yield _Sum(buffer, first.indices, along, sum(_times(p, along, ranges) for _, p in found))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import strides_of
-from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds
+from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, held_row
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
@@ -34,6 +34,9 @@ from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 
 
 def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
+    inner = _sums(loop) if loop.of_data else None
+    if inner is not None and held_row(loop, inner, {b.tensor: b.dtype for b in kernel.buffers}, knobs.on):
+        return None  # by codegen.transforms.unroll_and_jam.strip_accumulators
     if _fits(loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
         return Jam(FITTED.jam_reductions_together, loop.body, _join)
     if _far(kernel, loop):

@@ -13,6 +13,9 @@ L1 where channels are a power of two: with 2048 of them filters of 3 x 3 took th
 along the row, whose terms are added at once, gain
 nothing: blurs of 6 x 6 took a fifth longer in strips.
 
+A loop that data bounds may be short, so that its totals are loaded and stored as often as they are added to.
+They stay in registers where these hold the whole row.
+
 A window's rows overlap with those of its neighbours, so that caches have them; of others memory would bring a
 piece at a time.
 """
@@ -23,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, prod
 
-from polyfuse.codegen.analysis.reduction_nests import adds, nest
+from polyfuse.codegen.analysis.reduction_nests import adds, held_row, nest
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
@@ -59,18 +62,33 @@ def held(block: Block, dtypes: dict[str, DType], core: Core) -> Block:
 def _loop(loop: For, before: list[Node], dtypes: dict[str, DType], core: Core) -> Block:
     """What a loop becomes; of what is before it, a loop that sets the totals is taken away."""
     *around, inner = nest(loop)
-    if not is_row(inner, dtypes):
+    data = bool(around) and held_row(around[-1], inner, dtypes, core)
+    if not (data or is_row(inner, dtypes)):
         return (replace(loop, body=held(loop.body, dtypes, core)),)
-    window = window_of(around, inner)
+    window = around[-1:] if data else window_of(around, inner)
     if not window:
         return (loop,)
-    first = first_of(before[-1], inner) if before and window == around else None
+    at = _before(before, inner) if window == around else None
+    first = None if at is None else first_of(before[at], inner)
     if first is not None:
-        before.pop()
+        assert at is not None
+        del before[at]
     made = _strips(window, inner, first, core)
     for x in reversed(around[: len(around) - len(window)]):
         made = (replace(x, body=made),)
     return made
+
+
+def _before(block: list[Node], inner: For) -> int | None:
+    """The last node, but for numbers that data bounds a loop with."""
+    changed = {n.buffer for n in inner.body if isinstance(n, Update)}
+    for k in reversed(range(len(block))):
+        n = block[k]
+        if not (isinstance(n, Declare) and n.role is LocalRole.INDEX and n.value is not None):
+            return k
+        if changed & {r.tensor for r in reads(n.value)}:
+            return None
+    return None
 
 
 def first_of(node: Node, inner: For) -> Const | None:
