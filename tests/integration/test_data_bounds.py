@@ -371,6 +371,21 @@ def test_loops_have_the_true_bounds() -> None:
         assert "?" not in "".join(x for x in loops.splitlines() if "ptr" in x), name
 
 
+SEGMENTS = """op f(x: f32[E], ptr: i32[N + 1]) -> (y: f32[N]) {
+  y[n] = sum[e in ptr[n]..ptr[n + 1]](x[e])
+}"""
+
+
+@pytest.mark.machine("zen3")
+@pytest.mark.skipif(not COMPILED, reason="no g++")
+@pytest.mark.parametrize(("n", "e"), [(9, 65), (17, 16), (500, 9000), (9000, 500)])
+def test_few_segments_have_the_true_bounds(n: int, e: int) -> None:
+    """At any size the loop over elements is inside of the one over rows: it takes E steps, not N * E."""
+    given = {"x": np.zeros(e, np.float32), "ptr": np.zeros(n + 1, np.int32)}
+    text = pf.compile(SEGMENTS, target="cpu").built(**given).code.source
+    assert "ptr[c0 + 1]), 0)" in text and "? q0" not in text
+
+
 BAGS = """op f(table: f32[V, D], k: i32[E], ptr: i32[N + 1]) -> (y: f32[N, D]) {
   y[n, d] = sum[e in ptr[n]..ptr[n + 1]](table[k[e], d])
 }"""

@@ -45,6 +45,7 @@ from polyfuse.layers.mapping.loop_order import (
     along_writes,
     best_of,
     better,
+    finds_bounds,
     goes_inside,
     held,
     sink,
@@ -525,7 +526,7 @@ def _along_memory(
     """
     last = members[-1]
     inner = [m for m in members if m.coordinate is Coordinate.SEQ]
-    free = [m for m in inner[:-1] if is_free(graph, m, names)]
+    free = [m for m in inner[:-1] if is_free(graph, m, names) and not finds_bounds(graph, m, names)]
     passed = held(graph, names)
     best = best_of(graph, free, names, passed)
     if best is None or last not in inner:

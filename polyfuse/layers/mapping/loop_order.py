@@ -169,7 +169,7 @@ def _turned_sum(graph: TensorGraph, nest: Band) -> Band | None:
     if (
         len(names) != 1
         or not summed
-        or _bounds(graph, best, nest)
+        or finds_bounds(graph, best, names)
         or not better(graph, best, members[-1:], names, frozenset())
     ):
         return None
@@ -326,12 +326,12 @@ def _may_sink(graph: TensorGraph, m: Member, phase: Band) -> bool:
     finds the bounds of others in data, it stays around these."""
     inside = {n for b in innermost(phase) for n in statements(b)}
     alone = not inside & {*racing(graph, m, statements(phase))}
-    return m.coincident and alone and not _bounds(graph, m, phase)
+    return m.coincident and alone and not finds_bounds(graph, m, statements(phase))
 
 
-def _bounds(graph: TensorGraph, m: Member, phase: Band) -> bool:
-    """Do bounds from data of other loops depend on one?"""
-    own = ((graph.statement(n), m.of(n)) for n in statements(phase))
+def finds_bounds(graph: TensorGraph, m: Member, names: Iterable[str]) -> bool:
+    """Do bounds from data of other loops depend on one? Inside of these it runs for all of them."""
+    own = ((graph.statement(n), m.of(n)) for n in names)
     return any({*variables(at)} & deps for s, at in own for deps in bounding(s).values())
 
 
