@@ -21,6 +21,8 @@ _WHERE = {
     "compile": "polyfuse.api",
     "compare": "polyfuse.api",
     "op": "polyfuse.api",
+    "export": "polyfuse.api",
+    "load": "polyfuse.driver.loaded",
     "Program": "polyfuse.api",
     "ProgramBuilder": "polyfuse.builder",
     "Operator": "polyfuse.api",
@@ -76,6 +78,8 @@ __all__ = [
     "__version__",
     "compare",
     "compile",
+    "export",
+    "load",
     "op",
     "open",
     "parse",
@@ -93,6 +97,7 @@ if TYPE_CHECKING:
         Specialized,
         compare,
         compile,
+        export,
         op,
         parse,
     )
@@ -109,6 +114,7 @@ if TYPE_CHECKING:
         ToolchainError,
     )
     from polyfuse.driver.compiled import Compiled
+    from polyfuse.driver.loaded import load
     from polyfuse.layers.clustering.clusters import Clustering
     from polyfuse.layers.fusion.loop_fusion import LoopFusion
     from polyfuse.layers.packing.packing import Packing

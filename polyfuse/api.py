@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from polyfuse.checking import check_loaded, open_graph
@@ -369,6 +370,36 @@ def _operator(program: Program | Operator | str | os.PathLike[str], op: str | No
             raise ArgumentError(f"'{program.name}' is the operator, not '{op}'", code="PF411")
         return program
     return (program if isinstance(program, Program) else parse(program)).op(op)
+
+
+def export(
+    function: Compiled | Operator | Program | str,
+    path: str | os.PathLike[str],
+    *,
+    dtypes: Mapping[str, DType | str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    strides: bool = True,
+) -> Path:
+    """Write an operator as a shared library for the CPU, with a C header beside it, whose path is returned.
+
+    The header declares a function that takes sizes, pointers and strides; the library needs neither Python nor
+    polyfuse, and has a thread pool of its own or uses the caller's.  `load` gives it back as a function.
+
+    function  what `compile` returned, or what it takes; its layers and options count, but that matrix products
+              are computed by kernels of the library
+    dtypes    of generics (f32 or i32 if not given), as ``{"F": "f16"}``
+    ranks     of rank variables (one axis if not given)
+    sizes     those that kernels know, beside those of ``compile(..., sizes=...)``; all others are open
+    strides   also kernels for inputs that are not dense
+
+    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, functions for a GPU, optional
+    tensors of which it is not said whether they are there; ToolchainError PF769 where files cannot be written.
+    """
+    from polyfuse.driver.export import request_of, write_library
+
+    compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
+    return write_library(request_of(compiled, dtypes, ranks, sizes, strides), Path(path))[1]
 
 
 def op(function: Callable[..., Any]) -> Compiled:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Specialized,
         Stitching,
         compile,
+        export,
         kernels_by,
         micro_text,
         stdlib,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _FROM = {
     "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
-    "kernels_by micro_text stdlib",
+    "export kernels_by micro_text stdlib",
     "polyfuse.checking": "Checked check_loaded check_programs",
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
@@ -78,6 +79,7 @@ __all__ = [
     "check_programs",
     "chip",
     "compile",
+    "export",
     "format_program",
     "kernels_by",
     "load_file",

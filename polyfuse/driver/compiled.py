@@ -138,12 +138,25 @@ class Compiled:
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles know the operator and the options; all else is compiled anew, or found in the
         cache."""
-        passes = {n: getattr(self, f"_{n}") for n in ("fusion", "stitching", "packing", "clustering")}
+        passes = self._passes()
         settings = {"target": self._target, "options": self.options, **passes}
         names = ("__name__", "__qualname__", "__doc__", "__module__")
         settings |= {"sizes": self._sizes} if self._sizes else {}
         settings |= {"wish": self._wish} if self._wish else {}
         return _again, (self._programs, self.signature, settings), {n: getattr(self, n) for n in names}
+
+    def _passes(self) -> dict[str, Any]:
+        return {n: getattr(self, f"_{n}") for n in ("fusion", "stitching", "packing", "clustering")}
+
+    @property
+    def settings(self) -> tuple[str, dict[str, Any], Options, Wish]:
+        """What it was asked for: target, passes, options, sizes (with those of size parameters)."""
+        return self._target, self._passes(), self.options, {**self._wish, **self._sizes}
+
+    @property
+    def programs(self) -> tuple[ast.Program, ...]:
+        """Where its operator is from."""
+        return self._programs
 
     def __deepcopy__(self, memo: object) -> Compiled:
         return copy(self)  # what it is made of never changes

@@ -93,7 +93,7 @@ def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] |
     if needed := _needed(specialize(graph, fixed)):
         raise NotOpen(_not_open(graph, needed))
     names = tuple(n for n in graph.sizes if n not in fixed)
-    most, rows = _most(graph, fixed, names), _rows(graph) if at else set()
+    most, rows = _most(graph, fixed, names), row_sizes(graph) if at else set()
     conditions: list[Constraint] = []
     for n in names:
         low, high = _row_class(at[n]) if at and n in rows else (1, most)
@@ -105,6 +105,12 @@ def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] |
     if why := _unproved(within(graph, found), fixed):
         raise NotOpen(why)
     return found
+
+
+def open_refusal(graph: TensorGraph, fixed: Mapping[str, int]) -> tuple[tuple[str, ...], str] | None:
+    """Sizes that cannot be open beside these fixed ones, and why; None where all can."""
+    needed = _needed(specialize(graph, fixed))
+    return (needed, _not_open(graph, needed)) if needed else None
 
 
 def _needed(graph: TensorGraph) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def _row_class(length: int) -> tuple[int, int]:
     return next((low + 1, high) for low, high in pairwise(borders) if length <= high or high == _MOST[0])
 
 
-def _rows(graph: TensorGraph) -> set[str]:
+def row_sizes(graph: TensorGraph) -> set[str]:
     """Sizes that say how long rows are: those of the last axes of tensors that have more than one."""
     return {n for t in graph.tensors if len(t.shape) > 1 for n in sizes_of(t.shape[-1])}
 

@@ -4,6 +4,13 @@
 #pragma once
 #include <cstdint>
 
+struct pf_step {  // as the pool has them (pool.cpp)
+  void* run;
+  int64_t count, chunk, parallel, series, rounds;
+};
+
+#include "steps_and_spaces.h"
+
 typedef void* Object;
 
 struct pf_interface {
@@ -111,8 +118,7 @@ struct pf_open {
   const int64_t* numbers;            // sizes among the numbers of a call; strides follow them
   const pf_stride* strides;
   Object allocate;                   // makes a block of so many bytes
-  int64_t threads, pool_threads, chunks, most_chunks, fewest_chunks, fewest_in_series, chunk_instances,
-      parallel_work;
+  pf_figures figures;
 };
 
 struct pf_layout {

@@ -7,11 +7,6 @@
 constexpr int64_t kSizes = 32, kArguments = 32, kResults = 16, kSpaces = 64, kSteps = 64, kNumbers = 128,
                   kExtents = 256, kStack = 32;
 
-struct pf_step {  // as the pool has them (pool.cpp)
-  void* run;
-  int64_t count, chunk, parallel, series, rounds;
-};
-
 struct Bound {  // what the layout of one call consists of
   pf_layout layout;
   int64_t sizes[kSizes], numbers[kNumbers], extents[kExtents];
@@ -184,66 +179,30 @@ bool place_results(const pf_open& o, Bound& b, int64_t* room) {
   return true;
 }
 
-// Where temporaries lie in their block: those of most bytes first, each at the lowest place that is free while it
-// is alive (`memory.layout`).
+// Where temporaries lie in their block.
 bool place_spaces(const pf_open& o, Bound& b) {
-  struct Placed { int64_t low, high; const pf_open_space* space; } placed[kSpaces];
-  int64_t size[kSpaces], order[kSpaces], end = 0;
+  pf_temporary all[kSpaces];
   const int64_t count = b.layout.nspaces;
   for (int64_t k = 0; k < count; ++k) {
+    const pf_open_space& s = o.spaces[k];
     int64_t elements, bytes;
-    if (!value_of(o.spaces[k].elements, b.sizes, &elements)) return false;
+    if (!value_of(s.elements, b.sizes, &elements)) return false;
     elements = std::max<int64_t>(0, elements);
-    if (!bytes_of(&elements, 1, o.spaces[k].itemsize, &bytes)) return false;
-    size[k] = (bytes + kLine - 1) / kLine * kLine;
-    order[k] = k;
+    if (!bytes_of(&elements, 1, s.itemsize, &bytes)) return false;
+    all[k] = pf_temporary{bytes, s.first, s.last, 0};
   }
-  std::stable_sort(order, order + count, [&](int64_t x, int64_t y) { return size[x] > size[y]; });
-  for (int64_t n = 0; n < count; ++n) {
-    const pf_open_space& s = o.spaces[order[n]];
-    int64_t offset = 0;
-    for (int64_t j = 0; j < n; ++j) {  // by place
-      const pf_open_space& other = *placed[j].space;
-      if (s.first > other.last || other.first > s.last || offset >= placed[j].high) continue;
-      if (offset + size[order[n]] <= placed[j].low) break;
-      offset = placed[j].high;
-    }
-    b.spaces[order[n]] = pf_space{s.place, offset};
-    const Placed mine{offset, offset + size[order[n]], &s};
-    end = std::max(end, mine.high);
-    int64_t at = n;
-    for (; at > 0 && placed[at - 1].low > mine.low; --at) placed[at] = placed[at - 1];
-    placed[at] = mine;
-  }
+  const int64_t end = first_fit(all, count);
+  for (int64_t k = 0; k < count; ++k) b.spaces[k] = pf_space{o.spaces[k].place, all[k].offset};
   b.layout.space_bytes = end;
   b.layout.space_block = end > (64 << 10) ? add_block(o, b, end) : -1;
   return true;
 }
 
-// Chunks of a step, as `executable._step` has them.
 bool cut_step(const pf_open& o, const pf_open_step& s, const int64_t* sizes, pf_step* step) {
-  int64_t count, instances, work;
-  if (!value_of(s.count, sizes, &count) || !value_of(s.instances, sizes, &instances)) return false;
-  if (!value_of(s.work, sizes, &work)) return false;
-  count = std::max<int64_t>(0, count);
-  step->count = count;
-  step->parallel = s.parallel && count > 1 && o.threads > 1 && (work >= o.parallel_work || step->rounds > 1);
-  step->chunk = std::max<int64_t>(1, count);
-  if (!step->parallel) return true;
-  int64_t parts = o.threads;
-  if (o.threads >= o.pool_threads) {
-    const int64_t fewest = step->rounds == 1 ? o.fewest_chunks : o.fewest_in_series;
-    const int64_t mine = instances / o.threads / step->rounds / o.chunk_instances;
-    parts *= o.chunks ? o.chunks : std::max(fewest, std::min(o.most_chunks, mine));
-  }
-  const int64_t chunk = std::max((count + parts - 1) / parts, std::min(s.least, count / o.threads));
-  step->chunk = chunk;
-  for (int64_t k = 0; k < s.ntogether; ++k) {
-    const int64_t whole = (chunk + s.together[k] - 1) / s.together[k] * s.together[k];
-    if (whole * o.threads > count) continue;
-    step->chunk = whole;
-    break;
-  }
+  pf_extent e;
+  if (!value_of(s.count, sizes, &e.count) || !value_of(s.instances, sizes, &e.instances)) return false;
+  if (!value_of(s.work, sizes, &e.work)) return false;
+  cut(o.figures, e, s.parallel != 0, s.together, s.ntogether, s.least, step);
   return true;
 }
 

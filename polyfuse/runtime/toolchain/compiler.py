@@ -575,3 +575,17 @@ def _accepted(command: tuple[str, ...], kind: str) -> tuple[str, ...]:
         return wanted
     build_shared(command, SHARED, [_PROBE_SOURCE], PROBE_TIMEOUT_S)  # if this fails, let the user see why
     return tuple(f for f in wanted if f in SHARED or works((*SHARED, f)))
+
+
+def build_library(units: Sequence[str], *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> bytes:
+    """A shared object of several sources that know of each other, for others than this process.
+
+    Raises ToolchainError as `compile_shared` does."""
+    compiler = find_compiler()
+    flags = (*flags_for("\n".join(units), compiler), *extra_flags)
+    try:
+        return build_shared(compiler.command, flags, units, timeout_s)
+    except OutOfTime:
+        if compiler.kind != "gcc":
+            raise
+        return build_shared(compiler.command, (*flags, *LIGHTER), units, timeout_s)

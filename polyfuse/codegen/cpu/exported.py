@@ -1,0 +1,426 @@
+"""C text of an exported library: its header, a unit for each variant's kernels, and the unit that calls them.
+
+    header     int polyfuse_softmax(int64_t T, int64_t H, const float* x, const int64_t* x_strides, float* y);
+    kernels    namespace pf_v0 { the source of variant 0 }
+    calls      the first variant whose region has the sizes: chunks, temporaries and numbers, then its kernels
+
+Only the header has names of the program; what is compiled has numbers in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, product
+from polyfuse.ir.launch_plan import Kind, PlanBuffer
+from polyfuse.ir.tensor_graph import Constraint, Role, Tensor, TensorGraph
+
+STATUS = (
+    ("done", "all is well"),
+    ("sizes", "sizes that the operator does not take"),
+    ("no kernels", "sizes or strides that this library has no kernels for"),
+    ("no memory", "no memory for temporaries"),
+    ("index", "an index from data is out of range (libraries made with checked=True)"),
+)
+"""What a call returns, by number."""
+FORMAT = 1
+"""Of what a library says of itself."""
+_C_NAMES = {"f64": "double", "f32": "float", "bool": "uint8_t", "f16": "uint16_t", "bf16": "uint16_t"}
+_WORDS = frozenset(
+    "alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue "
+    "decltype default delete do double else enum explicit export extern false float for friend goto if inline "
+    "int long mutable namespace new noexcept not nullptr operator or private protected public register "
+    "requires restrict return short signed sizeof static struct switch template this throw true try typedef "
+    "typeid typename typeof union unsigned using virtual void volatile while xor".split()
+)  # fmt: skip
+_EXPORT = re.compile(r"^#define PF_EXPORT .*$", re.MULTILINE)
+_PARAMETERS = "(char* const*, const int64_t*, char*, int64_t, int64_t)"
+
+
+@dataclass(frozen=True)
+class ExportedVariant:
+    """Kernels for sizes of a region: some `fixed`, the others within `conditions`; `threads` that take part
+    at most (None: all)."""
+
+    fixed: Mapping[str, int]
+    conditions: tuple[Constraint, ...]
+    code: CpuCode
+    flush: bool
+    strided: frozenset[str] = frozenset()
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        told = [*map(str, self.conditions), *(f"{n} = {v}" for n, v in self.fixed.items())]
+        text = ", ".join(told) or "any sizes"
+        return f"{text}, any strides" if self.strided else text
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An operator's library. constants: of the run time, in the order of `pf_figures` from `chunks` on."""
+
+    graph: TensorGraph
+    text: str
+    variants: tuple[ExportedVariant, ...]
+    version: str
+    most_chunks: int
+    fewest_chunks: int
+    fewest_in_series: int
+    chunk_instances: int
+    parallel_work: int
+
+    @property
+    def symbol(self) -> str:
+        """What the function is called in C."""
+        return f"polyfuse_{_plain(self.graph.name)}"
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(map(self.graph.tensor, self.graph.inputs))
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        return tuple(map(self.graph.tensor, self.graph.outputs))
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        return (*self.inputs, *self.results)
+
+    @property
+    def turned(self) -> tuple[Tensor, ...]:
+        """Inputs whose strides are arguments."""
+        return tuple(t for t in self.inputs if t.role is Role.INPUT and t.shape)
+
+    # --- the header ---------------------------------------------------------------------------------------
+
+    def header(self) -> str:
+        """The C header of the library."""
+        name, guard = self.symbol, f"{self.symbol.upper()}_H"
+        status = ",\n".join(
+            f"  POLYFUSE_{w.upper().replace(' ', '_')} = {k}{',' if False else ''}"
+            for k, (w, _) in enumerate(STATUS)
+        )
+        meaning = "\n".join(f" *   POLYFUSE_{w.upper().replace(' ', '_'):11} {why}" for w, why in STATUS)
+        variants = "\n".join(f" *   {v}" for v in self.variants)
+        return f"""\
+/* {_in_comment(self.text)}
+ *
+ * Written by polyfuse {self.version}. Kernels for:
+{_in_comment(variants)}
+ *
+ * Arrays are dense, row by row, and apart from those that are written. Strides of an input may be given, in
+ * elements; NULL means that it is dense. bool is uint8_t, f16 and bf16 are their bits.
+ * Matrix products are computed by kernels of the library itself. A call returns:
+{meaning}
+ */
+#ifndef {guard}
+#define {guard}
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+#ifndef POLYFUSE_STATUS
+#define POLYFUSE_STATUS
+enum {{
+{status}
+}};
+/* Runs task(data, k) for each k from 0 to count - 1, on any threads, and returns when all are done. */
+typedef void (*polyfuse_pool)(void* pool, int64_t count, void (*task)(void* data, int64_t k), void* data);
+#endif
+
+{self._declaration()};
+
+/* How many threads of its own the library uses, the caller included; without it POLYFUSE_NUM_THREADS, or one for
+ * each core. Returns how many there will be. */
+int {name}_set_threads(int threads);
+
+/* Use the caller's pool of so many threads from the next call on, not threads of the library; NULL: its own.
+ * Not while a call runs. */
+void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+    def _declaration(self) -> str:
+        parts = [f"int64_t {n}" for n in self.names(self.graph.sizes)]
+        for t, name in zip(self.arguments, self.names()[len(self.graph.sizes) :], strict=True):
+            parts.append(_declared(t, name))
+            if t in self.turned:
+                parts.append(f"const int64_t* {name}_strides")
+        head = f"int {self.symbol}("
+        return head + (",\n" + " " * len(head)).join(parts or ["void"]) + ")"
+
+    def names(self, of: Sequence[str] | None = None) -> list[str]:
+        """C names of sizes and arguments, all different."""
+        found: list[str] = []
+        for n in (*self.graph.sizes, *(t.name for t in self.arguments)):
+            name = _plain(n) + "_" * (_plain(n) in _WORDS)
+            while name in found or any(f"{x}_strides" == name for x in found):
+                name += "_"
+            found.append(name)
+        return found if of is None else found[: len(of)]
+
+    # --- what a library says of itself ---------------------------------------------------------------------
+
+    def about(self) -> str:
+        """JSON for those who load the library."""
+        return json.dumps(
+            {
+                "polyfuse": FORMAT,
+                "version": self.version,
+                "name": self.graph.name,
+                "symbol": self.symbol,
+                "text": self.text,
+                "sizes": list(self.graph.sizes),
+                "inputs": [_about(t) for t in self.inputs],
+                "results": [_about(t) for t in self.results],
+                "constraints": [(c.op, _listed(c.left), _listed(c.right)) for c in self.graph.constraints],
+                "parameters": [(p.name, p.default and _listed(p.default)) for p in self.graph.size_parameters],
+                "variants": [str(v) for v in self.variants],
+            }
+        )
+
+    # --- sources --------------------------------------------------------------------------------------------
+
+    def kernels(self) -> list[str]:
+        """The sources of the variants' kernels, a unit each."""
+        return [_enclosed(k, v.code.source) for k, v in enumerate(self.variants)]
+
+    def calls(self, pool: str, parts: Sequence[str]) -> str:
+        """The unit that has the functions of the header; `parts` are headers of the run time."""
+        about = json.dumps(self.about())  # JSON's escapes are C's
+        name = self.symbol
+        api = 'extern "C" __attribute__((visibility("default")))'
+        return "\n".join(
+            [
+                "#include <algorithm>",
+                pool,
+                *parts,
+                *(self._variant(k, v) for k, v in enumerate(self.variants)),
+                f"{api} const char polyfuse_library[] = {about};",
+                f"{api} int {name}_set_threads(int n) {{",
+                "  threads_chosen.store(true);",
+                "  choose_threads(n);",
+                "  return pf_threads();",
+                "}",
+                f"{api} void {name}_use_pool(pf_caller_pool run, void* pool, int threads) {{",
+                "  caller_data = pool;",
+                "  caller_threads.store(threads < 1 ? 1 : threads);",
+                "  caller_run.store(run);",
+                "}",
+                self._call(api),
+                "",
+            ]
+        )
+
+    def _call(self, api: str) -> str:
+        """The operator's function: sizes are checked, and the first variant that has them runs."""
+        text = _Text(self.graph.sizes)
+        parameters = [f"int64_t s{k}" for k in range(len(self.graph.sizes))]
+        body: list[str] = []
+        body.append(_array("int64_t", "s", [f"s{k}" for k in range(len(self.graph.sizes))]))
+        for c in self.graph.constraints:
+            body.append(f"if (!({text.condition(c)})) return kSizes;")
+        pointers: list[str] = []
+        for k, t in enumerate(self.arguments):
+            by_value = _by_value(t)
+            parameters.append(_declared(t, f"a{k}"))
+            if t in self.turned:
+                parameters.append(f"const int64_t* g{k}")
+            pointers.append(f"(char*)&a{k}" if by_value else f"(char*)a{k}")
+        for t in self.arguments:
+            body += [f"if ({text.of(e)} < 0) return kSizes;" for e in t.shape if not isinstance(e, ISize)]
+        body += [f"if (s{k} < 0) return kSizes;" for k in range(len(self.graph.sizes))]
+        body.append(_array("char*", "a", pointers))
+        body.append("bool dense = true;")
+        strides = ["nullptr"] * len(self.arguments)
+        for k, t in enumerate(self.arguments):
+            if t in self.turned:
+                extents = ", ".join(map(text.of, t.shape))
+                body.append(f"const int64_t e{k}[] = {{{extents}}};")
+                body.append(f"int64_t t{k}[{len(t.shape)}];")
+                body.append(f"dense = strides_of(g{k}, e{k}, {len(t.shape)}, t{k}) && dense;")
+                strides[k] = f"t{k}"
+        body.append(_array("const int64_t*", "st", strides))
+        written = [t for t in self.arguments if t.role is not Role.INPUT]
+        empty = [" || ".join([f"{text.of(e)} == 0" for e in t.shape]) or "false" for t in written]
+        body.append(f"if ({' && '.join(f'({e})' for e in empty) or 'true'}) return kDone;")
+        for k, v in enumerate(self.variants):
+            known = [f"s[{text.places[n]}] == {value}" for n, value in v.fixed.items()]
+            known += [text.condition(c) for c in v.conditions]
+            known += [] if v.strided else ["dense"]
+            body.append(f"if ({' && '.join(known) or 'true'}) return run_{k}(s, a, st);")
+        head = f"{api} int {self.symbol}({', '.join(parameters) or 'void'}) {{"
+        return "\n".join([head, *(f"  {line}" for line in body), "  return kNoKernels;", "}"])
+
+    def _variant(self, k: int, v: ExportedVariant) -> str:
+        """How a variant is run at sizes `s`, pointers `a` and strides `st`."""
+        plan, text = v.code.plan, _Text(self.graph.sizes, v.fixed)
+        names = [x.function for x in plan.launches]
+        declared = " ".join(f"void {n}{_PARAMETERS};" for n in dict.fromkeys(names))
+        own = [b for b in plan.buffers if b.kind is Kind.WORKSPACE or b.name in plan.copied]
+        body: list[str] = ["(void)s; (void)a; (void)st;"]
+        buffers = self._buffers(v, own)
+        if own:
+            spaces = []
+            for b in own:
+                first, last = b.live or (0, len(plan.launches))
+                elements = text.of(product(b.shape))
+                spaces.append(f"{{most_of(0, {elements}) * {b.dtype.bytes}, {first}, {last}, 0}}")
+            body.append(f"pf_temporary own[] = {{{', '.join(spaces)}}};")
+            copied = [(j, self._place(b)) for j, b in enumerate(own) if b.kind is not Kind.WORKSPACE]
+            body += [f"const int64_t bytes_{j} = own[{j}].bytes;" for j, _ in copied]
+            body.append(f"const Block block(first_fit(own, {len(own)}));")
+            body.append("if (!block.data) return kNoMemory;")
+            body += [
+                f"std::memcpy(block.data + own[{j}].offset, a[{p}], size_t(bytes_{j}));" for j, p in copied
+            ]
+        body.append("int64_t status = 0;")
+        body.append(_array("char*", "buf", [*buffers, "(char*)&status"]))
+        body.append(_array("int64_t", "num", self._numbers(v, text)))
+        together = [_array("int64_t", f"together_{j}", [str(n) for n in x.together]) for j, x in enumerate(plan.launches)]
+        body += together
+        body.append("pf_figures figures = {0, pool_threads(), " + f"{plan.chunks or 0}, {self.most_chunks}, "
+            f"{self.fewest_chunks}, {self.fewest_in_series}, {self.chunk_instances}, {self.parallel_work}}};")  # fmt: skip
+        limits = [str(n) for n in (v.threads, plan.threads) if n]
+        body.append("figures.threads = figures.pool_threads;")
+        body += [f"figures.threads = least_of(figures.threads, {n});" for n in limits]
+        steps = [f"{{pf_v{k}::{x.function}, 0, 1, 0, {x.series}, {x.rounds}}}" for x in plan.launches]
+        body.append(_array("pf_step", "steps", steps, "", constant=False))
+        for j, x in enumerate(plan.launches):
+            figures = ", ".join(map(text.of, (x.count, x.instances, x.work)))
+            body.append(
+                f"cut(figures, pf_extent{{{figures}}}, {'true' if x.parallel else 'false'}, together_{j}, "
+                f"{len(x.together)}, {x.least}, steps + {j});"
+            )
+        body.append(
+            f"if (run_all(steps, {len(steps)}, buf, num, {plan.scratch_bytes}, {int(v.flush)})) return kNoMemory;"
+        )
+        body.append("return status ? kIndex : kDone;")
+        head = f"static int run_{k}(const int64_t* s, char* const* a, const int64_t* const* st) {{"
+        return "\n".join(
+            [f"namespace pf_v{k} {{ {declared} }}", head, *(f"  {line}" for line in body), "}"]
+        )
+
+    def _place(self, b: PlanBuffer) -> int:
+        """Which argument a buffer is, or lies in the place of."""
+        names = [t.name for t in self.arguments]
+        return names.index(b.name if b.name in names else b.alias or "")
+
+    def _buffers(self, v: ExportedVariant, own: Sequence[PlanBuffer]) -> list[str]:
+        places = {b.name: j for j, b in enumerate(own)}
+        return [
+            f"block.data + own[{places[b.name]}].offset" if b.name in places else f"a[{self._place(b)}]"
+            for b in v.code.plan.buffers
+        ]
+
+    def _numbers(self, v: ExportedVariant, text: _Text) -> list[str]:
+        """Open sizes, then strides."""
+        found = [f"s[{text.places[n]}]" for n in v.code.plan.sizes]
+        for b in v.code.plan.buffers:
+            if b.strided:
+                found += [f"st[{self._place(b)}][{d}]" for d in range(len(b.shape))]
+        return found
+
+
+# --- text -------------------------------------------------------------------------------------------------
+
+
+class _Text:
+    """Index expressions as C++ that computes them from sizes `s`."""
+
+    def __init__(self, sizes: Sequence[str], fixed: Mapping[str, int] | None = None) -> None:
+        self.places = {n: k for k, n in enumerate(sizes)}
+        self.fixed = fixed or {}
+
+    def of(self, e: IndexExpr) -> str:
+        match e:
+            case IConst(value):
+                return f"INT64_C({value})"
+            case ISize(name):
+                return f"INT64_C({self.fixed[name]})" if name in self.fixed else f"s[{self.places[name]}]"
+            case IBin(op, left, right):
+                a, b = self.of(left), self.of(right)
+                called = {"//": "floor_div", "%": "floor_mod", "min": "least_of", "max": "most_of"}.get(op)
+                return f"{called}({a}, {b})" if called else f"({a} {op} {b})"
+            case IVar():
+                raise AssertionError("an extent depends on sizes alone")
+
+    def condition(self, c: Constraint) -> str:
+        return f"{self.of(c.left)} {c.op} {self.of(c.right)}"
+
+
+def _array(kind: str, name: str, items: Sequence[str], nothing: str = "{}", constant: bool = True) -> str:
+    """A local array, which has an element at least."""
+    inside = ", ".join(items) or "0"
+    star = kind.endswith("*")
+    qualified = f"{kind} const" if star and constant else f"const {kind}" if constant else kind
+    if not items and kind == "pf_step":
+        inside = "{}"
+    return f"{qualified} {name}[] = {{{inside}}};"
+
+
+def _by_value(t: Tensor) -> bool:
+    return t.role is Role.INPUT and not t.shape
+
+
+def _declared(t: Tensor, name: str) -> str:
+    kind = _c_name(t)
+    if _by_value(t):
+        return f"{kind} {name}"
+    return f"{'const ' if t.role is Role.INPUT else ''}{kind}* {name}"
+
+
+def _c_name(t: Tensor) -> str:
+    """A type of C99."""
+    name = t.dtype.name
+    if name in _C_NAMES:
+        return _C_NAMES[name]
+    if t.dtype.is_integer:
+        return f"{'uint' if name.startswith('u') else 'int'}{t.dtype.bits}_t"
+    return f"uint{t.dtype.bits}_t"
+
+
+def _about(t: Tensor) -> dict[str, object]:
+    found: dict[str, object] = {"name": t.name, "dtype": t.dtype.name, "role": t.role.value}
+    found["shape"] = [_listed(e) for e in t.shape]
+    if t.default is not None:
+        found["default"] = t.default
+    return found
+
+
+def _listed(e: IndexExpr) -> object:
+    """An index expression as JSON has it: 3, "T", ["+", "T", 1]."""
+    match e:
+        case IConst(value):
+            return value
+        case ISize(name) | IVar(name):
+            return name
+        case IBin(op, left, right):
+            return [op, _listed(left), _listed(right)]
+
+
+def _enclosed(k: int, source: str) -> str:
+    """A kernel's source in a namespace of its own."""
+    hidden = '#define PF_EXPORT __attribute__((visibility("hidden")))'
+    found, count = _EXPORT.subn(hidden, source)
+    assert count == 1
+    return f"namespace pf_v{k} {{\n{found}\n}}\n"
+
+
+def _plain(name: str) -> str:
+    """Letters, digits and `_`."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def _in_comment(text: str) -> str:
+    return text.replace("*/", "* /").replace("/*", "/ *")

@@ -1,0 +1,216 @@
+"""An operator as a shared library with a C header: `write_library`.
+
+A library has variants, as a function has (`driver.open_sizes`): kernels whose sizes are parameters, or are known.
+
+    softmax, T and H open     rows of up to 128, up to 4096, longer ones; any strides
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+from polyfuse import __version__
+from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
+from polyfuse.diagnostics import ArgumentError, DslError, ScheduleError, ToolchainError
+from polyfuse.checking import open_graph
+from polyfuse.driver.compiled import Compiled
+from polyfuse.driver.open_sizes import ROWS, NotOpen, Region, open_refusal, region, row_sizes, within
+from polyfuse.driver.pipeline import Compilation, Watch, clustering_of, planned
+from polyfuse.driver.targets import knobs_for
+from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import ISize
+from polyfuse.ir.kernel import PARALLEL_WORK
+from polyfuse.ir.layouts import DENSE, Layouts
+from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Open, Options
+from polyfuse.runtime.cpu.executable import (
+    CHUNK_INSTANCES,
+    CHUNKS_PER_THREAD,
+    FEWEST_CHUNKS,
+    FEWEST_IN_SERIES,
+)
+from polyfuse.runtime.toolchain.compiler import build_library
+
+# Hidden names do not meet those of other libraries; a library with threads of its own is never unloaded.
+_FLAGS = ("-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a library is made of: a graph, sizes that its kernels know, passes and options."""
+
+    graph: TensorGraph
+    text: str
+    fixed: Mapping[str, int]
+    fusion: LoopFusion | None
+    stitching: Stitching | None
+    packing: Packing | None
+    clustering: Clustering | None
+    options: Options
+    strides: bool = True
+
+
+def request_of(
+    function: Compiled,
+    dtypes: Mapping[str, DType | str] | None,
+    ranks: Mapping[str, int] | None,
+    sizes: Mapping[str, int] | None,
+    strides: bool,
+) -> Request:
+    """What `polyfuse.export` is asked for. Raises ArgumentError PF766 for what cannot be exported."""
+    name, signature, (made_for, passes, options, wish) = function.__name__, function.signature, function.settings
+    if made_for not in ("auto", "cpu"):
+        message = f"{name} is compiled for {made_for}; libraries are for the CPU"
+        raise ArgumentError(message, code="PF766", hint='compile(..., target="cpu")')
+    if signature.is_open:
+        hint = "program.op(name).without(...) says it: without() has all of them"
+        message = f"{signature.name} has optional tensors, and it is not said which are there"
+        raise ArgumentError(message, code="PF766", hint=hint)
+    graph = open_graph(function.programs, signature.op, dtypes, ranks, signature.absent or ())
+    given = {**wish, **(sizes or {})}
+    check_given(graph.name, graph.sizes, {n: 0 if isinstance(v, Open) else v for n, v in given.items()})
+    fixed = {n: int(v) for n, v in given.items() if not isinstance(v, Open)}
+    options = replace(options, library="never", tune="model", tuned=None, compile="now")
+    return Request(graph, str(signature), fixed, **passes, options=options, strides=strides)
+
+
+def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
+    """Write a library, and its header beside it; the header's path comes back.
+
+    Raises ArgumentError PF766 where sizes have to be known, CacheError PF769 where files cannot be written."""
+    found = exported(request)
+    folder = files("polyfuse.runtime.cpu")
+    pool = folder.joinpath("pool.cpp").read_text("utf-8")
+    parts = [folder.joinpath(n).read_text("utf-8") for n in ("steps_and_spaces.h", "exported.h")]
+    parts = ["#include <cstring>", *(p.replace("#pragma once\n", "") for p in parts)]
+    data = build_library([*found.kernels(), found.calls(pool, parts)], extra_flags=_FLAGS)
+    header = path.with_suffix(".h")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(path, data)
+        _write_whole(header, found.header().encode())
+    except OSError as e:
+        message = f"the library cannot be written: {e}"
+        raise ToolchainError(message, code="PF769", hint="give the path of a file in a folder of yours") from None
+    return found, header
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """A process that has the old file loaded keeps it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o755 if path.suffix != ".h" else 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def exported(request: Request) -> Exported:
+    """The variants of a library, and all that its text depends on. Raises ArgumentError PF766."""
+    graph = request.graph
+    check_constraints(graph, request.fixed)
+    if (why := open_refusal(graph, request.fixed)) is not None:
+        names, reason = why
+        message = f"a library of {graph.name} with any {', '.join(names)} cannot be written: {reason}"
+        wanted = ", ".join(f"'{n}': 64" for n in names)
+        raise ArgumentError(message, code="PF766", hint=f"give values, as in sizes={{{wanted}}}")
+    try:
+        made = [_variant(request, r) for r in _regions(request)]
+        if request.strides and (turned := _turned(graph)):
+            made.append(_variant(request, _general(request), turned))
+    except NotOpen as error:
+        message = f"a library of {graph.name} with open sizes cannot be written: {error}"
+        raise ArgumentError(message, code="PF766", hint="give values by sizes=") from None
+    made += _empty(request)
+    return Exported(
+        graph,
+        request.text,
+        tuple(made),
+        __version__,
+        CHUNKS_PER_THREAD,
+        FEWEST_CHUNKS,
+        FEWEST_IN_SERIES,
+        CHUNK_INSTANCES,
+        PARALLEL_WORK,
+    )
+
+
+def _turned(graph: TensorGraph) -> frozenset[str]:
+    """Inputs whose strides may be given."""
+    tensors = map(graph.tensor, graph.inputs)
+    return frozenset(t.name for t in tensors if t.role is Role.INPUT and t.shape)
+
+
+def _general(request: Request) -> Region:
+    """All sizes that are not known, rows of any length."""
+    if all(n in request.fixed for n in request.graph.sizes):
+        return Region(dict(request.fixed))
+    return region(request.graph, request.fixed)
+
+
+def _regions(request: Request) -> Iterator[Region]:
+    """Where rows have open lengths, those of short, of longer and of long ones come first."""
+    graph, fixed = request.graph, request.fixed
+    names = [n for n in graph.sizes if n not in fixed]
+    rows = row_sizes(graph) & set(names)
+    if rows:
+        for low, high in pairwise((0, *ROWS, 2 * ROWS[-1])):
+            with suppress(NotOpen):
+                yield region(graph, fixed, dict.fromkeys(names, high if low else 1))
+    if len(rows) != 1:
+        yield _general(request)
+
+
+def _empty(request: Request) -> Iterator[ExportedVariant]:
+    """Kernels for a size of 0, where there are results without it."""
+    graph = request.graph
+    written = [t for t in graph.tensors if t.role in (Role.OUTPUT, Role.INOUT)]
+    for n in graph.sizes:
+        if n in request.fixed or all(ISize(n) in t.shape for t in written):
+            continue
+        at = replace(request, fixed={**request.fixed, n: 0})
+        with suppress(NotOpen, DslError, ScheduleError, ArgumentError):
+            check_constraints(graph, at.fixed)
+            yield _variant(at, _general(at))
+
+
+def _variant(request: Request, where: Region, strided: frozenset[str] = frozenset()) -> ExportedVariant:
+    """The kernels of a region."""
+    graph = within(request.graph, where) if where.open else request.graph
+    fusion = request.fusion
+    if fusion is not None and strided:
+        fusion = replace(fusion, strided=tuple(sorted(strided)))
+    options = request.options
+    made = Compilation(
+        graph,
+        where.fixed,
+        fusion,
+        options,
+        Layouts(strided, {}) if strided else DENSE,
+        "cpu",
+        request.stitching,
+        request.packing,
+        clustering_of(request.clustering, options),
+        knobs_for("cpu", options),
+    )
+    code = planned(Watch(options), made)[1]
+    assert isinstance(code, CpuCode)
+    flush = options.denormals == "flush"
+    return ExportedVariant(where.fixed, where.conditions, code, flush, strided, options.threads)

@@ -1,0 +1,70 @@
+// How a step is cut into chunks, and where temporaries lie, at sizes that are known when a call comes: a part of
+// launcher.cpp and of exported libraries.
+
+#pragma once
+
+constexpr int64_t kLineBytes = 64;
+
+struct pf_figures {
+  int64_t threads, pool_threads, chunks, most_chunks, fewest_chunks, fewest_in_series, chunk_instances,
+      parallel_work;
+};
+
+// What a step is at these sizes.
+struct pf_extent { int64_t count, instances, work; };
+
+// The chunks of a step, as `executable._step` has them.
+inline void cut(const pf_figures& f, const pf_extent& e, bool parallel, const int64_t* together,
+                int64_t ntogether, int64_t least, pf_step* step) {
+  const int64_t count = e.count > 0 ? e.count : 0;
+  step->count = count;
+  step->parallel = parallel && count > 1 && f.threads > 1 && (e.work >= f.parallel_work || step->rounds > 1);
+  step->chunk = count > 1 ? count : 1;
+  if (!step->parallel) return;
+  int64_t parts = f.threads;
+  if (f.threads >= f.pool_threads) {
+    const int64_t fewest = step->rounds == 1 ? f.fewest_chunks : f.fewest_in_series;
+    const int64_t mine = e.instances / f.threads / step->rounds / f.chunk_instances;
+    parts *= f.chunks ? f.chunks : std::max(fewest, std::min(f.most_chunks, mine));
+  }
+  const int64_t chunk = std::max((count + parts - 1) / parts, std::min(least, count / f.threads));
+  step->chunk = chunk;
+  for (int64_t k = 0; k < ntogether; ++k) {
+    const int64_t whole = (chunk + together[k] - 1) / together[k] * together[k];
+    if (whole * f.threads > count) continue;
+    step->chunk = whole;
+    break;
+  }
+}
+
+// A temporary: its bytes, the first and the last step that touch it, and where it lies.
+struct pf_temporary { int64_t bytes, first, last, offset; };
+
+// Those of most bytes first, each at the lowest place that is free while it is alive (`memory.layout`); the bytes
+// of all.
+template <int64_t kMost>
+inline int64_t first_fit(pf_temporary (&all)[kMost], int64_t count) {
+  const pf_temporary* placed[kMost];
+  int64_t order[kMost], end = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    all[k].bytes = (all[k].bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    order[k] = k;
+  }
+  std::stable_sort(order, order + count, [&](int64_t x, int64_t y) { return all[x].bytes > all[y].bytes; });
+  for (int64_t n = 0; n < count; ++n) {
+    pf_temporary& s = all[order[n]];
+    s.offset = 0;
+    for (int64_t j = 0; j < n; ++j) {  // by place
+      const pf_temporary& other = *placed[j];
+      const int64_t high = other.offset + other.bytes;
+      if (s.first > other.last || other.first > s.last || s.offset >= high) continue;
+      if (s.offset + s.bytes <= other.offset) break;
+      s.offset = high;
+    }
+    end = std::max(end, s.offset + s.bytes);
+    int64_t at = n;
+    for (; at > 0 && placed[at - 1]->offset > s.offset; --at) placed[at] = placed[at - 1];
+    placed[at] = &s;
+  }
+  return end;
+}

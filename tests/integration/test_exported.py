@@ -1,0 +1,184 @@
+"""Exported libraries: called from C, and loaded back, they compute what the functions do that they are from."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+
+Array = np.ndarray[Any, np.dtype[Any]]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "exported"
+
+
+def grid(*shape: int, dtype: Any = np.float32) -> Array:
+    return (((np.arange(np.prod(shape, dtype=int)) * 7) % 31 - 15) / 4).astype(dtype).reshape(shape)
+
+
+def exported(tmp_path: Path, program: str, **more: Any) -> Any:
+    pf.export(pf.compile(program, target="cpu", **more), tmp_path / "f.so")
+    return pf.load(tmp_path / "f.so")
+
+
+@pytest.fixture(scope="module")
+def softmax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "softmax.so"
+    assert pf.export("stdlib:softmax", path) == path.with_suffix(".h")
+    return path
+
+
+def test_a_c_program_calls_it(softmax: Path, tmp_path: Path) -> None:
+    cc = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    if cc is None:
+        pytest.skip("there is no C compiler")
+    program = tmp_path / "softmax"
+    command = [cc, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{softmax.parent}"]
+    command += [str(EXAMPLES / "softmax.c"), str(softmax), "-lm", "-lpthread", "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    needed = subprocess.run(["ldd", str(softmax)], capture_output=True, text=True).stdout
+    assert "python" not in needed and "torch" not in needed
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (0, 3), (5, 7), (64, 128), (3, 129), (2, 5003)])
+def test_results_are_those_of_the_function(softmax: Path, shape: tuple[int, int]) -> None:
+    f, g = pf.compile("stdlib:softmax", target="cpu"), pf.load(softmax)
+    x = grid(*shape)
+    for a in (x, x[::-1], np.asfortranarray(x), np.repeat(x, 2, 1)[:, ::2]):
+        np.testing.assert_allclose(g(a), f(x) if a is x else f(np.ascontiguousarray(a)), rtol=2e-6)
+
+
+def test_another_process_needs_no_compiler(softmax: Path) -> None:
+    text = (
+        "import sys, numpy as np, polyfuse as pf\n"
+        "y = pf.load(sys.argv[1])(np.zeros((3, 4), np.float32))\n"
+        "assert (y == 0.25).all(), y\n"
+    )
+    environment = {"PATH": "", "POLYFUSE_CACHE_DIR": "/nonexistent"}
+    subprocess.run([sys.executable, "-c", text, str(softmax)], env=environment, check=True)
+
+
+def test_sizes_that_the_operator_refuses(softmax: Path) -> None:
+    with pytest.raises(pf.ArgumentError, match="PF407"):
+        pf.load(softmax)(np.zeros((3, 0), np.float32))
+
+
+def test_scalars_inout_and_results_of_rank_0(tmp_path: Path) -> None:
+    g = exported(
+        tmp_path,
+        "op f(inout p: f32[N], x: i8[N], a: f64, flag: bool, k: i16 = -3) -> (s: f32) {"
+        " p[i] = p[i] * f32(a) + f32(x[i]) + f32(k); s = sum[i](if flag then p[i] else 1.0) }",
+    )
+    p, x = grid(100), grid(100, dtype=np.int8)
+    old = p.copy()
+    s = g(p, x, 0.5, True)
+    np.testing.assert_allclose(p, old * 0.5 + x - 3, rtol=1e-6)
+    np.testing.assert_allclose(s, p.sum(), rtol=1e-5)
+    assert g(p, x, 0.5, False, k=7) == 100
+
+
+def test_values_that_are_overwritten_too_early_are_copied(tmp_path: Path) -> None:
+    g = exported(tmp_path, "op f(inout p: f32[N]) { p[i] = p[N - 1 - i] + sum[k](p[k]) }")
+    p = grid(50)
+    want = p[::-1] + p.sum()
+    assert g(p) is None
+    np.testing.assert_allclose(p, want, rtol=1e-5)
+
+
+def test_a_size_of_0_where_there_are_results(tmp_path: Path) -> None:
+    g = exported(tmp_path, "op f(x: f32[T, H]) -> (y: f32[T]) { y[t] = sum[h](x[t, h]) + 1.0 }")
+    np.testing.assert_array_equal(g(np.zeros((3, 0), np.float32)), [1, 1, 1])
+    assert g(np.zeros((0, 3), np.float32)).shape == (0,)
+
+
+def test_products_are_computed_without_a_library(tmp_path: Path) -> None:
+    g = exported(
+        tmp_path,
+        "op f(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[i, j] = sum[k](a[i, k] * b[k, j]) }",
+        sizes={"K": 40},
+    )
+    for m, n in ((1, 1), (33, 65), (128, 16)):
+        a, b = grid(m, 40), grid(40, n)
+        np.testing.assert_allclose(g(a, b), a @ b, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(g(a, np.asfortranarray(b)), a @ b, rtol=1e-4, atol=1e-4)
+    with pytest.raises(pf.ArgumentError, match="PF767") as caught:
+        g(grid(3, 41), grid(41, 3))
+    assert "K = 40" in str(caught.value)
+
+
+def test_sizes_that_must_be_known(tmp_path: Path) -> None:
+    program = "op f(x: f32[B*S]) -> (y: f32[B, S]) { y[b, s] = x[b*S + s] }"
+    f = pf.compile(program, target="cpu")
+    with pytest.raises(pf.ArgumentError, match="PF766"):
+        pf.export(f, tmp_path / "f.so")
+    assert not list(tmp_path.iterdir())
+    pf.export(f, tmp_path / "f.so", sizes={"S": 6})
+    x = grid(30)
+    np.testing.assert_array_equal(pf.load(tmp_path / "f.so")(x, S=6), x.reshape(5, 6))
+
+
+def test_generics_and_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "gelu.so"
+    header = pf.export("stdlib:gelu", path, dtypes={"F": "f16"}, ranks={"B": 2})
+    assert "const uint16_t* x" in header.read_text()
+    x = grid(3, 4, 5, dtype=np.float16)
+    f = pf.compile("stdlib:gelu", target="cpu")
+    if x.ndim == len(pf.stdlib.gelu.graph(ranks={"B": 2}).tensors[0].shape):
+        np.testing.assert_allclose(pf.load(path)(x), f(x), rtol=1e-3)
+
+
+def test_names_of_c_and_libraries_are_no_trouble(tmp_path: Path) -> None:
+    program = "op exp(double: f32[int], a: f32[int], a_strides: f32) -> (run: f32[int]) {" \
+        " run[i] = double[i] * a[i] + a_strides }"  # fmt: skip
+    g = exported(tmp_path, program)
+    x = grid(9)
+    np.testing.assert_array_equal(g(x, x, 1.0), x * x + 1)
+    source = tmp_path / "use.c"
+    source.write_text('#include "f.h"\nint main(void) { return polyfuse_exp_set_threads(1) != 1; }\n')
+    cc = shutil.which("cc")
+    if cc:
+        subprocess.run([cc, "-Wall", "-Werror", "-c", str(source), "-o", str(tmp_path / "use.o")], check=True)
+
+
+def test_checked_indices(tmp_path: Path) -> None:
+    program = "op f(x: f32[N], k: i32[M]) -> (y: f32[M]) { y[m] = x[k[m]] }"
+    g = exported(tmp_path, program, checked=True)
+    assert g(grid(4), np.array([3, 0], np.int32)).tolist() == [grid(4)[3], grid(4)[0]]
+    with pytest.raises(pf.ArgumentError, match="PF450"):
+        g(grid(4), np.array([4], np.int32))
+
+
+def test_what_is_no_library(tmp_path: Path) -> None:
+    path = tmp_path / "f.so"
+    for make in (lambda: None, lambda: path.write_text("nothing")):
+        make()
+        with pytest.raises(pf.ToolchainError, match="PF765"):
+            pf.load(path)
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    program = "op f(x: f32[N], b: f32[N]?) -> (y: f32[N]) { y[i] = x[i] + (b[i] ?? 0.0) }"
+    on_gpu = pf.compile("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", target="emulate")
+    with pytest.raises(pf.ArgumentError, match="PF766"):
+        pf.export(on_gpu, tmp_path / "f.so")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(pf.ToolchainError, match="PF769"):
+        pf.export("stdlib:relu", file / "f.so", sizes=None, strides=False)
+    del program
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "polyfuse", "build", "stdlib:relu", "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "relu.h").is_file()
+    x = grid(5, 6)
+    np.testing.assert_array_equal(pf.load(tmp_path / "relu.so")(x.ravel()).ravel(), np.maximum(x, 0).ravel())
