@@ -383,18 +383,18 @@ def export(
 ) -> Path:
     """Write an operator as a shared library for the CPU, with a C header beside it, whose path is returned.
 
-    The header declares a function that takes sizes, pointers and strides; the library needs neither Python nor
-    polyfuse, and has a thread pool of its own or uses the caller's.  `load` gives it back as a function.
+    The header declares a function that takes sizes, pointers and strides.  The library needs no Python, and
+    has a thread pool of its own or uses the caller's.  `load` gives it back as a function.
 
-    function  what `compile` returned, or what it takes; its layers and options count, but that matrix products
-              are computed by kernels of the library
+    function  what `compile` returned, or what it takes; its layers and options count, but products of
+              matrices are computed by kernels of the library
     dtypes    of generics (f32 or i32 if not given), as ``{"F": "f16"}``
     ranks     of rank variables (one axis if not given)
     sizes     those that kernels know, beside those of ``compile(..., sizes=...)``; all others are open
     strides   also kernels for inputs that are not dense
 
-    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, functions for a GPU, optional
-    tensors of which it is not said whether they are there; ToolchainError PF769 where files cannot be written.
+    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, functions for a GPU,
+    optional tensors that may be there or not; ToolchainError PF769 where files cannot be written.
     """
     from polyfuse.driver.export import request_of, write_library
 

@@ -22,7 +22,8 @@ def build(
     without: settings.Without = None,
     layers: settings.Layers = "loop,stitch,pack",
     checked: Annotated[
-        bool, typer.Option("--checked", metavar="", help="Calls fail where an index from data is out of range.")
+        bool,
+        typer.Option("--checked", metavar="", help="Calls fail where an index from data is out of range."),
     ] = False,
 ) -> None:
     """Write an operator as a shared library for the CPU, with a C header.

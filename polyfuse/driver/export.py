@@ -1,6 +1,6 @@
 """An operator as a shared library with a C header: `write_library`.
 
-A library has variants, as a function has (`driver.open_sizes`): kernels whose sizes are parameters, or are known.
+A library has variants, as a function has (`driver.open_sizes`): kernels with open sizes, or with known ones.
 
     softmax, T and H open     rows of up to 128, up to 4096, longer ones; any strides
 """
@@ -17,12 +17,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from polyfuse import __version__
+from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
 from polyfuse.diagnostics import ArgumentError, DslError, ScheduleError, ToolchainError
-from polyfuse.checking import open_graph
 from polyfuse.driver.compiled import Compiled
-from polyfuse.driver.open_sizes import ROWS, NotOpen, Region, open_refusal, region, row_sizes, within
+from polyfuse.driver.open_sizes import ROWS, NotOpen, Region, affine, not_open, region, row_sizes, within
 from polyfuse.driver.pipeline import Compilation, Watch, clustering_of, planned
 from polyfuse.driver.targets import knobs_for
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given
@@ -71,7 +71,11 @@ def request_of(
     strides: bool,
 ) -> Request:
     """What `polyfuse.export` is asked for. Raises ArgumentError PF766 for what cannot be exported."""
-    name, signature, (made_for, passes, options, wish) = function.__name__, function.signature, function.settings
+    name, signature, (made_for, passes, options, wish) = (
+        function.__name__,
+        function.signature,
+        function.settings,
+    )
     if made_for not in ("auto", "cpu"):
         message = f"{name} is compiled for {made_for}; libraries are for the CPU"
         raise ArgumentError(message, code="PF766", hint='compile(..., target="cpu")')
@@ -90,7 +94,8 @@ def request_of(
 def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
     """Write a library, and its header beside it; the header's path comes back.
 
-    Raises ArgumentError PF766 where sizes have to be known, CacheError PF769 where files cannot be written."""
+    Raises ArgumentError PF766 where sizes have to be known, ToolchainError PF769 where a file cannot be written.
+    """
     found = exported(request)
     folder = files("polyfuse.runtime.cpu")
     pool = folder.joinpath("pool.cpp").read_text("utf-8")
@@ -104,7 +109,9 @@ def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
         _write_whole(header, found.header().encode())
     except OSError as e:
         message = f"the library cannot be written: {e}"
-        raise ToolchainError(message, code="PF769", hint="give the path of a file in a folder of yours") from None
+        raise ToolchainError(
+            message, code="PF769", hint="give the path of a file in a folder of yours"
+        ) from None
     return found, header
 
 
@@ -126,11 +133,14 @@ def exported(request: Request) -> Exported:
     """The variants of a library, and all that its text depends on. Raises ArgumentError PF766."""
     graph = request.graph
     check_constraints(graph, request.fixed)
-    if (why := open_refusal(graph, request.fixed)) is not None:
-        names, reason = why
-        message = f"a library of {graph.name} with any {', '.join(names)} cannot be written: {reason}"
-        wanted = ", ".join(f"'{n}': 64" for n in names)
-        raise ArgumentError(message, code="PF766", hint=f"give values, as in sizes={{{wanted}}}")
+    names = tuple(n for n in graph.sizes if n not in request.fixed)
+    # Whether an index is affine does not depend on the value of a size, but for 0 and 1.
+    wanted = affine(graph, names, {**dict.fromkeys(names, 2), **request.fixed})[1]
+    if wanted:
+        why = not_open(graph, wanted)
+        message = f"a library of {graph.name} with any {', '.join(wanted)} cannot be written: {why}"
+        given = ", ".join(f"'{n}': 64" for n in wanted)
+        raise ArgumentError(message, code="PF766", hint=f"give values, as in sizes={{{given}}}")
     try:
         made = [_variant(request, r) for r in _regions(request)]
         if request.strides and (turned := _turned(graph)):

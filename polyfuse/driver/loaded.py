@@ -52,8 +52,7 @@ class Loaded:
     It takes NumPy arrays and what converts to such without a copy, and returns what the operator returns;
     inout parameters change. `variants` says which sizes the library has kernels for.
 
-    Raises ArgumentError (PF4xx) for arguments that do not fit, PF767 for sizes that the library has no kernels
-    for.
+    Raises ArgumentError (PF4xx) for arguments that do not fit, PF767 for sizes without kernels.
     """
 
     def __init__(self, path: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
@@ -88,8 +87,8 @@ class Loaded:
     def __call__(self, /, *args: object, **kwargs: object) -> object:
         given = self._given(args, kwargs)
         named = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
-        arrays = {n: to_numpy(v, n)[0] for n, v in given.items()}
-        sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in arrays.items()}, named)  # type: ignore[arg-type]
+        arrays: dict[str, Any] = {n: to_numpy(v, n)[0] for n, v in given.items()}
+        sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in arrays.items()}, named)
         memory = {t.name: self._argument(t, arrays[t.name], sizes) for t in self._inputs}
         self._require_apart(memory)
         for t in self._results:
@@ -120,7 +119,9 @@ class Loaded:
     def _argument(self, t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
         array = check_array(t, value, sizes)
         if t.role is Role.INOUT:
-            if not (isinstance(value, np.ndarray) and value.flags.writeable and usable(array) and dense(array)):
+            if not (
+                isinstance(value, np.ndarray) and value.flags.writeable and usable(array) and dense(array)
+            ):
                 message = f"argument '{t.name}' is inout: it must be a writable, dense array"
                 raise ArgumentError(message, code="PF418")
             return array

@@ -91,7 +91,7 @@ def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] |
     Raises NotOpen where there is none.
     """
     if needed := _needed(specialize(graph, fixed)):
-        raise NotOpen(_not_open(graph, needed))
+        raise NotOpen(not_open(graph, needed))
     names = tuple(n for n in graph.sizes if n not in fixed)
     most, rows = _most(graph, fixed, names), row_sizes(graph) if at else set()
     conditions: list[Constraint] = []
@@ -107,10 +107,21 @@ def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] |
     return found
 
 
-def open_refusal(graph: TensorGraph, fixed: Mapping[str, int]) -> tuple[tuple[str, ...], str] | None:
-    """Sizes that cannot be open beside these fixed ones, and why; None where all can."""
-    needed = _needed(specialize(graph, fixed))
-    return (needed, _not_open(graph, needed)) if needed else None
+def affine(
+    graph: TensorGraph, names: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """As many of these sizes as leave every index affine, and those that are fixed for it: those that most
+    others wait for."""
+    fixed: list[str] = []
+
+    def needed(open: tuple[str, ...]) -> tuple[str, ...]:
+        return _needed(specialize(graph, _without(sizes, open)))
+
+    while found := needed(names):
+        worst = min(found, key=lambda n: len(needed(_less(names, n))))
+        names = _less(names, worst)
+        fixed.append(worst)
+    return names, tuple(fixed)
 
 
 def _needed(graph: TensorGraph) -> tuple[str, ...]:
@@ -119,7 +130,8 @@ def _needed(graph: TensorGraph) -> tuple[str, ...]:
     return tuple(n for n in graph.sizes if n in needed)
 
 
-def _not_open(graph: TensorGraph, needed: Sequence[str]) -> str:
+def not_open(graph: TensorGraph, needed: Sequence[str]) -> str:
+    """Why such sizes cannot be open."""
     ordered = set(needed) <= set(sizes_of_orders(graph))
     why = "an order has no known length" if ordered else "an index is not affine"
     return f"{why} while {', '.join(needed)} is open"
@@ -331,18 +343,11 @@ class Family:
         return self._of_its_own(sizes, make)
 
     def _affine(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """As many of these sizes as leave every index affine: those that most others wait for are fixed."""
-        wanted, fixed = names, []
-        while needed := self._needed(names, sizes):
-            worst = min(needed, key=lambda n: len(self._needed(_less(names, n), sizes)))
-            names = _less(names, worst)
-            fixed.append(worst)
+        """As many of these sizes as leave every index affine."""
+        found, fixed = affine(self.graph, names, sizes)
         if fixed:
-            self.refused[wanted] = _not_open(self.graph, fixed)
-        return names
-
-    def _needed(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        return _needed(specialize(self.graph, _without(sizes, names)))
+            self.refused[names] = not_open(self.graph, fixed)
+        return found
 
     def _to_be_open(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Sizes that kernels for this call should not know."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, product
-from polyfuse.ir.launch_plan import Kind, PlanBuffer
+from polyfuse.ir.launch_plan import Kind, LaunchPlan, PlanBuffer
 from polyfuse.ir.tensor_graph import Constraint, Role, Tensor, TensorGraph
 
 STATUS = (
@@ -31,12 +31,14 @@ FORMAT = 1
 """Of what a library says of itself."""
 _C_NAMES = {"f64": "double", "f32": "float", "bool": "uint8_t", "f16": "uint16_t", "bf16": "uint16_t"}
 _WORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue "
-    "decltype default delete do double else enum explicit export extern false float for friend goto if inline "
-    "int long mutable namespace new noexcept not nullptr operator or private protected public register "
-    "requires restrict return short signed sizeof static struct switch template this throw true try typedef "
-    "typeid typename typeof union unsigned using virtual void volatile while xor".split()
-)  # fmt: skip
+    """
+    alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue
+    decltype default delete do double else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not nullptr operator or private protected public register
+    requires restrict return short signed sizeof static struct switch template this throw true try typedef
+    typeid typename typeof union unsigned using virtual void volatile while xor
+    """.split()  # noqa: SIM905
+)
 _EXPORT = re.compile(r"^#define PF_EXPORT .*$", re.MULTILINE)
 _PARAMETERS = "(char* const*, const int64_t*, char*, int64_t, int64_t)"
 
@@ -100,11 +102,8 @@ class Exported:
     def header(self) -> str:
         """The C header of the library."""
         name, guard = self.symbol, f"{self.symbol.upper()}_H"
-        status = ",\n".join(
-            f"  POLYFUSE_{w.upper().replace(' ', '_')} = {k}{',' if False else ''}"
-            for k, (w, _) in enumerate(STATUS)
-        )
-        meaning = "\n".join(f" *   POLYFUSE_{w.upper().replace(' ', '_'):11} {why}" for w, why in STATUS)
+        status = ",\n".join(f"  {_status(w)} = {k}" for k, (w, _) in enumerate(STATUS))
+        meaning = "\n".join(f" *   {_status(w):20} {why}" for w, why in STATUS)
         variants = "\n".join(f" *   {v}" for v in self.variants)
         return f"""\
 /* {_in_comment(self.text)}
@@ -136,8 +135,8 @@ typedef void (*polyfuse_pool)(void* pool, int64_t count, void (*task)(void* data
 
 {self._declaration()};
 
-/* How many threads of its own the library uses, the caller included; without it POLYFUSE_NUM_THREADS, or one for
- * each core. Returns how many there will be. */
+/* How many threads of its own the library uses, the caller included; without it POLYFUSE_NUM_THREADS, or one
+ * for each core. Returns how many there will be. */
 int {name}_set_threads(int threads);
 
 /* Use the caller's pool of so many threads from the next call on, not threads of the library; NULL: its own.
@@ -184,7 +183,9 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
                 "inputs": [_about(t) for t in self.inputs],
                 "results": [_about(t) for t in self.results],
                 "constraints": [(c.op, _listed(c.left), _listed(c.right)) for c in self.graph.constraints],
-                "parameters": [(p.name, p.default and _listed(p.default)) for p in self.graph.size_parameters],
+                "parameters": [
+                    (p.name, p.default and _listed(p.default)) for p in self.graph.size_parameters
+                ],
                 "variants": [str(v) for v in self.variants],
             }
         )
@@ -224,12 +225,14 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 
     def _call(self, api: str) -> str:
         """The operator's function: sizes are checked, and the first variant that has them runs."""
-        text = _Text(self.graph.sizes)
-        parameters = [f"int64_t s{k}" for k in range(len(self.graph.sizes))]
-        body: list[str] = []
-        body.append(_array("int64_t", "s", [f"s{k}" for k in range(len(self.graph.sizes))]))
-        for c in self.graph.constraints:
-            body.append(f"if (!({text.condition(c)})) return kSizes;")
+        text, n = _Text(self.graph.sizes), len(self.graph.sizes)
+        parameters = [f"int64_t s{k}" for k in range(n)]
+        body = [_array("int64_t", "s", [f"s{k}" for k in range(n)])]
+        # A size below 0, then what the operator says, then extents.
+        body += [f"if (s{k} < 0) return kSizes;" for k in range(n)]
+        body += [f"if (!({text.condition(c)})) return kSizes;" for c in self.graph.constraints]
+        for t in self.arguments:
+            body += [f"if ({text.of(e)} < 0) return kSizes;" for e in t.shape if not isinstance(e, ISize)]
         pointers: list[str] = []
         for k, t in enumerate(self.arguments):
             by_value = _by_value(t)
@@ -237,9 +240,6 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
             if t in self.turned:
                 parameters.append(f"const int64_t* g{k}")
             pointers.append(f"(char*)&a{k}" if by_value else f"(char*)a{k}")
-        for t in self.arguments:
-            body += [f"if ({text.of(e)} < 0) return kSizes;" for e in t.shape if not isinstance(e, ISize)]
-        body += [f"if (s{k} < 0) return kSizes;" for k in range(len(self.graph.sizes))]
         body.append(_array("char*", "a", pointers))
         body.append("bool dense = true;")
         strides = ["nullptr"] * len(self.arguments)
@@ -265,68 +265,79 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
     def _variant(self, k: int, v: ExportedVariant) -> str:
         """How a variant is run at sizes `s`, pointers `a` and strides `st`."""
         plan, text = v.code.plan, _Text(self.graph.sizes, v.fixed)
-        names = [x.function for x in plan.launches]
-        declared = " ".join(f"void {n}{_PARAMETERS};" for n in dict.fromkeys(names))
+        declared = " ".join(
+            f"void {n}{_PARAMETERS};" for n in dict.fromkeys(x.function for x in plan.launches)
+        )
         own = [b for b in plan.buffers if b.kind is Kind.WORKSPACE or b.name in plan.copied]
-        body: list[str] = ["(void)s; (void)a; (void)st;"]
-        buffers = self._buffers(v, own)
-        if own:
-            spaces = []
-            for b in own:
-                first, last = b.live or (0, len(plan.launches))
-                elements = text.of(product(b.shape))
-                spaces.append(f"{{most_of(0, {elements}) * {b.dtype.bytes}, {first}, {last}, 0}}")
-            body.append(f"pf_temporary own[] = {{{', '.join(spaces)}}};")
-            copied = [(j, self._place(b)) for j, b in enumerate(own) if b.kind is not Kind.WORKSPACE]
-            body += [f"const int64_t bytes_{j} = own[{j}].bytes;" for j, _ in copied]
-            body.append(f"const Block block(first_fit(own, {len(own)}));")
-            body.append("if (!block.data) return kNoMemory;")
-            body += [
-                f"std::memcpy(block.data + own[{j}].offset, a[{p}], size_t(bytes_{j}));" for j, p in copied
-            ]
-        body.append("int64_t status = 0;")
-        body.append(_array("char*", "buf", [*buffers, "(char*)&status"]))
-        body.append(_array("int64_t", "num", self._numbers(v, text)))
-        together = [_array("int64_t", f"together_{j}", [str(n) for n in x.together]) for j, x in enumerate(plan.launches)]
-        body += together
-        body.append("pf_figures figures = {0, pool_threads(), " + f"{plan.chunks or 0}, {self.most_chunks}, "
-            f"{self.fewest_chunks}, {self.fewest_in_series}, {self.chunk_instances}, {self.parallel_work}}};")  # fmt: skip
-        limits = [str(n) for n in (v.threads, plan.threads) if n]
-        body.append("figures.threads = figures.pool_threads;")
-        body += [f"figures.threads = least_of(figures.threads, {n});" for n in limits]
-        steps = [f"{{pf_v{k}::{x.function}, 0, 1, 0, {x.series}, {x.rounds}}}" for x in plan.launches]
-        body.append(_array("pf_step", "steps", steps, "", constant=False))
-        for j, x in enumerate(plan.launches):
-            figures = ", ".join(map(text.of, (x.count, x.instances, x.work)))
-            body.append(
-                f"cut(figures, pf_extent{{{figures}}}, {'true' if x.parallel else 'false'}, together_{j}, "
-                f"{len(x.together)}, {x.least}, steps + {j});"
-            )
-        body.append(
-            f"if (run_all(steps, {len(steps)}, buf, num, {plan.scratch_bytes}, {int(v.flush)})) return kNoMemory;"
-        )
-        body.append("return status ? kIndex : kDone;")
+        body = [
+            "(void)s; (void)a; (void)st;",
+            *(self._temporaries(plan, own, text) if own else ()),
+            "int64_t status = 0;",
+            _array("char*", "buf", [*self._buffers(plan, own), "(char*)&status"]),
+            _array("int64_t", "num", self._numbers(plan, text)),
+            *self._steps(k, v, text),
+            f"const int failed = run_all(steps, {len(plan.launches)}, buf, num, {plan.scratch_bytes}, "
+            f"{int(v.flush)});",
+            "return failed ? kNoMemory : status ? kIndex : kDone;",
+        ]
         head = f"static int run_{k}(const int64_t* s, char* const* a, const int64_t* const* st) {{"
-        return "\n".join(
-            [f"namespace pf_v{k} {{ {declared} }}", head, *(f"  {line}" for line in body), "}"]
-        )
+        return "\n".join([f"namespace pf_v{k} {{ {declared} }}", head, *(f"  {line}" for line in body), "}"])
+
+    def _temporaries(self, plan: LaunchPlan, own: Sequence[PlanBuffer], text: _Text) -> list[str]:
+        """Memory of the call's own, with what inout parameters have at entry where that is overwritten."""
+        spaces, copies = [], []
+        for j, b in enumerate(own):
+            first, last = b.live or (0, len(plan.launches))
+            nbytes = f"most_of(0, {text.of(product(b.shape))}) * {b.dtype.bytes}"
+            spaces.append(f"{{{nbytes}, {first}, {last}, 0}}")
+            if b.kind is not Kind.WORKSPACE:
+                copies.append(
+                    f"std::memcpy(block.data + own[{j}].offset, a[{self._place(b)}], size_t({nbytes}));"
+                )
+        return [
+            f"pf_temporary own[] = {{{', '.join(spaces)}}};",
+            f"const Block block(first_fit(own, {len(own)}));",
+            "if (!block.data) return kNoMemory;",
+            *copies,
+        ]
+
+    def _steps(self, k: int, v: ExportedVariant, text: _Text) -> list[str]:
+        """What the pool runs, cut into chunks."""
+        plan = v.code.plan
+        run_time = (plan.chunks or 0, self.most_chunks, self.fewest_chunks, self.fewest_in_series)
+        figures = ", ".join(map(str, (*run_time, self.chunk_instances, self.parallel_work)))
+        steps = [f"{{pf_v{k}::{x.function}, 0, 1, 0, {x.series}, {x.rounds}}}" for x in plan.launches]
+        lines = [
+            f"pf_figures figures = {{0, pool_threads(), {figures}}};",
+            "figures.threads = figures.pool_threads;",
+            *(f"figures.threads = least_of(figures.threads, {n});" for n in (v.threads, plan.threads) if n),
+            f"pf_step steps[] = {{{', '.join(steps) or '{}'}}};",
+        ]
+        for j, x in enumerate(plan.launches):
+            extent = ", ".join(map(text.of, (x.count, x.instances, x.work)))
+            lines += [
+                _array("int64_t", f"together_{j}", [str(n) for n in x.together]),
+                f"cut(figures, pf_extent{{{extent}}}, {int(x.parallel)}, together_{j}, {len(x.together)}, "
+                f"{x.least}, steps + {j});",
+            ]
+        return lines
 
     def _place(self, b: PlanBuffer) -> int:
         """Which argument a buffer is, or lies in the place of."""
         names = [t.name for t in self.arguments]
         return names.index(b.name if b.name in names else b.alias or "")
 
-    def _buffers(self, v: ExportedVariant, own: Sequence[PlanBuffer]) -> list[str]:
+    def _buffers(self, plan: LaunchPlan, own: Sequence[PlanBuffer]) -> list[str]:
         places = {b.name: j for j, b in enumerate(own)}
         return [
             f"block.data + own[{places[b.name]}].offset" if b.name in places else f"a[{self._place(b)}]"
-            for b in v.code.plan.buffers
+            for b in plan.buffers
         ]
 
-    def _numbers(self, v: ExportedVariant, text: _Text) -> list[str]:
+    def _numbers(self, plan: LaunchPlan, text: _Text) -> list[str]:
         """Open sizes, then strides."""
-        found = [f"s[{text.places[n]}]" for n in v.code.plan.sizes]
-        for b in v.code.plan.buffers:
+        found = [f"s[{text.places[n]}]" for n in plan.sizes]
+        for b in plan.buffers:
             if b.strided:
                 found += [f"st[{self._place(b)}][{d}]" for d in range(len(b.shape))]
         return found
@@ -359,14 +370,14 @@ class _Text:
         return f"{self.of(c.left)} {c.op} {self.of(c.right)}"
 
 
-def _array(kind: str, name: str, items: Sequence[str], nothing: str = "{}", constant: bool = True) -> str:
+def _array(kind: str, name: str, items: Sequence[str]) -> str:
     """A local array, which has an element at least."""
-    inside = ", ".join(items) or "0"
-    star = kind.endswith("*")
-    qualified = f"{kind} const" if star and constant else f"const {kind}" if constant else kind
-    if not items and kind == "pf_step":
-        inside = "{}"
-    return f"{qualified} {name}[] = {{{inside}}};"
+    qualified = f"{kind} const" if kind.endswith("*") else f"const {kind}"
+    return f"{qualified} {name}[] = {{{', '.join(items) or '0'}}};"
+
+
+def _status(what: str) -> str:
+    return f"POLYFUSE_{what.upper().replace(' ', '_')}"
 
 
 def _by_value(t: Tensor) -> bool:

@@ -13,8 +13,11 @@ typedef void (*pf_caller_pool)(void* pool, int64_t count, pf_task task, void* da
 
 // ---- numbers ----
 
-inline int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0) && ((a < 0) != (b < 0))); }
-inline int64_t floor_mod(int64_t a, int64_t b) { return a - b * floor_div(a, b); }
+// What is divided by 0 is -1, which no size and no remainder is.
+inline int64_t floor_div(int64_t a, int64_t b) {
+  return b ? a / b - ((a % b != 0) && ((a < 0) != (b < 0))) : -1;
+}
+inline int64_t floor_mod(int64_t a, int64_t b) { return b ? a - b * floor_div(a, b) : -1; }
 inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
 
@@ -36,7 +39,7 @@ struct Block {
   char* data = nullptr;
   explicit Block(int64_t bytes) {
     void* fresh = nullptr;
-    if (bytes > 0 && posix_memalign(&fresh, 64, size_t(bytes)) == 0) data = static_cast<char*>(fresh);
+    if (posix_memalign(&fresh, 64, size_t(most_of(bytes, 64))) == 0) data = static_cast<char*>(fresh);
   }
   ~Block() { std::free(data); }
   Block(const Block&) = delete;
