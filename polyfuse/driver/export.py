@@ -16,7 +16,6 @@ from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
-from polyfuse import __version__
 from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
@@ -36,6 +35,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Open, Options
+from polyfuse.runtime.cache.disk import package_version
 from polyfuse.runtime.cpu.executable import (
     CHUNK_INSTANCES,
     CHUNKS_PER_THREAD,
@@ -94,7 +94,7 @@ def request_of(
 def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
     """Write a library, and its header beside it; the header's path comes back.
 
-    Raises ArgumentError PF766 where sizes have to be known, ToolchainError PF769 where a file cannot be written.
+    Raises ArgumentError PF766 where sizes have to be known, ToolchainError PF769 where it cannot be written.
     """
     found = exported(request)
     folder = files("polyfuse.runtime.cpu")
@@ -153,7 +153,7 @@ def exported(request: Request) -> Exported:
         graph,
         request.text,
         tuple(made),
-        __version__,
+        package_version(),
         CHUNKS_PER_THREAD,
         FEWEST_CHUNKS,
         FEWEST_IN_SERIES,

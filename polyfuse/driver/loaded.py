@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from polyfuse.codegen.cpu.exported import FORMAT, STATUS
 from polyfuse.diagnostics import ArgumentError, ToolchainError
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.interop.arrays import to_numpy
-from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.dtypes import BY_NAME, F32, F64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, evaluate
 from polyfuse.ir.tensor_graph import Constraint, Role, SizeParameter, Tensor, TensorGraph
 from polyfuse.runtime.arguments import Array, check_array, dense, element_strides, overlaps, usable
@@ -31,7 +32,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     """
     file = Path(path)
     try:
-        library = ctypes.CDLL(str(file.resolve(strict=True)))
+        library = _opened(file.resolve(strict=True))
         text = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(library, _SELF))).value
     except (OSError, ValueError) as e:
         raise _no_library(file, str(e)) from None
@@ -39,6 +40,14 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     if about.get("polyfuse") != FORMAT:
         raise _no_library(file, f"it was written by polyfuse {about.get('version')}, in another format")
     return Loaded(file, library, about)
+
+
+def _opened(file: Path) -> ctypes.CDLL:
+    """The system knows a library by its path: one that was written anew there needs another name."""
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder, file.name)
+        link.symlink_to(file)
+        return ctypes.CDLL(str(link))
 
 
 def _no_library(file: Path, why: str) -> ToolchainError:
@@ -86,7 +95,7 @@ class Loaded:
 
     def __call__(self, /, *args: object, **kwargs: object) -> object:
         given = self._given(args, kwargs)
-        named = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
+        named: dict[str, Any] = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
         arrays: dict[str, Any] = {n: to_numpy(v, n)[0] for n, v in given.items()}
         sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in arrays.items()}, named)
         memory = {t.name: self._argument(t, arrays[t.name], sizes) for t in self._inputs}
@@ -167,13 +176,11 @@ class Loaded:
 
 
 def _by_value(array: Array, t: Tensor) -> Any:
-    if t.dtype.name == "f32":
-        return ctypes.c_float(float(array))
-    if t.dtype.name == "f64":
-        return ctypes.c_double(float(array))
-    signed = t.dtype.is_integer and not t.dtype.name.startswith("u")
-    kind = getattr(ctypes, f"c_{'' if signed else 'u'}int{t.dtype.bits}")
-    return kind(int.from_bytes(array.tobytes(), "little", signed=signed))
+    """A scalar as C has it: of bool and of short floats the bits."""
+    if t.dtype in (F32, F64) or t.dtype.is_integer:
+        return np.ctypeslib.as_ctypes_type(t.dtype.numpy)(array.item())
+    bits = np.dtype(f"u{t.dtype.bytes}")
+    return np.ctypeslib.as_ctypes_type(bits)(array.view(bits).item())
 
 
 def _shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:

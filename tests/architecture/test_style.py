@@ -22,6 +22,7 @@ SHORT = {
     "polyfuse.tuning.gpu_maker": "a program: it runs in a process of its own",
     "polyfuse.codegen.analysis.row_phases": "one fact, asked by four transformations",
     "polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows": "a rule: each has a module",
+    "polyfuse.cli.build": "a command",
     "polyfuse.cli.app": "the command, which imports all the others",
     "polyfuse.cli.compiler": "what all commands take of the compiler",
     "polyfuse.cli.pages": "pages of errors, for commands and for the shell",

@@ -130,6 +130,34 @@ def test_sizes_that_must_be_known(tmp_path: Path) -> None:
         g(x)
 
 
+def test_a_library_that_is_written_anew(tmp_path: Path) -> None:
+    program = "op f(x: f32[N]) -> (y: f32[N]) {{ y[i] = {} * x[i] }}"
+    old, new = (exported(tmp_path, program.format(n)) for n in (2, 3))
+    np.testing.assert_array_equal(old(grid(4)), 2 * grid(4))
+    np.testing.assert_array_equal(new(grid(4)), 3 * grid(4))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("f16", 1.5), ("bf16", -2.5), ("u8", 200), ("i64", -(2**40))])
+def test_scalars(tmp_path: Path, dtype: str, value: float) -> None:
+    g = exported(tmp_path, f"op f(a: {dtype}, n: i32[N]) -> (y: {dtype}[N]) {{ y[i] = a }}")
+    assert g(value, np.zeros(3, np.int32)).astype(float).tolist() == [value] * 3
+
+
+def test_temporaries_and_steps(tmp_path: Path) -> None:
+    """Kernels that no layer joins: matrices between them, in memory of the call."""
+    program = (
+        "op f(x: f32[T, H]) -> (y: f32[T, H]) { m[h] = max[t](x[t, h]); z[t, h] = exp(x[t, h] - m[h]);"
+        " s[h] = sum[t](z[t, h]); y[t, h] = z[t, h] / s[h] }"
+    )
+    g = exported(tmp_path, program, layers=())
+    for shape in ((0, 5), (1, 1), (700, 130), (33, 4100)):
+        x = grid(*shape)
+        z = np.exp(x - x.max(0, keepdims=True)) if x.size else x
+        for threads in (1, 3):
+            assert g.set_threads(threads) == threads
+            np.testing.assert_allclose(g(x), z / z.sum(0, keepdims=True), rtol=1e-4)
+
+
 def test_generics_and_ranks(tmp_path: Path) -> None:
     path, ranks = tmp_path / "deep" / "gelu.so", dict.fromkeys(pf.stdlib.gelu.signature.rank_variables, 3)
     header = pf.export("stdlib:gelu", path, dtypes={"F": "f16"}, ranks=ranks)

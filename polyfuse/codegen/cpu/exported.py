@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, product
 from polyfuse.ir.launch_plan import Kind, LaunchPlan, PlanBuffer
 from polyfuse.ir.tensor_graph import Constraint, Role, Tensor, TensorGraph
@@ -27,9 +28,8 @@ STATUS = (
     ("index", "an index from data is out of range (libraries made with checked=True)"),
 )
 """What a call returns, by number."""
-FORMAT = 1
+FORMAT = "1"
 """Of what a library says of itself."""
-_C_NAMES = {"f64": "double", "f32": "float", "bool": "uint8_t", "f16": "uint16_t", "bf16": "uint16_t"}
 _WORDS = frozenset(
     """
     alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue
@@ -372,8 +372,7 @@ class _Text:
 
 def _array(kind: str, name: str, items: Sequence[str]) -> str:
     """A local array, which has an element at least."""
-    qualified = f"{kind} const" if kind.endswith("*") else f"const {kind}"
-    return f"{qualified} {name}[] = {{{', '.join(items) or '0'}}};"
+    return f"{kind} const {name}[] = {{{', '.join(items) or '0'}}};"
 
 
 def _status(what: str) -> str:
@@ -393,12 +392,9 @@ def _declared(t: Tensor, name: str) -> str:
 
 def _c_name(t: Tensor) -> str:
     """A type of C99."""
-    name = t.dtype.name
-    if name in _C_NAMES:
-        return _C_NAMES[name]
-    if t.dtype.is_integer:
-        return f"{'uint' if name.startswith('u') else 'int'}{t.dtype.bits}_t"
-    return f"uint{t.dtype.bits}_t"
+    if t.dtype in (F32, F64):
+        return t.dtype.c_name
+    return f"{t.dtype.numpy.name}_t" if t.dtype.is_integer else f"uint{t.dtype.bits}_t"
 
 
 def _about(t: Tensor) -> dict[str, object]:
