@@ -150,9 +150,9 @@ def test_temporaries_and_steps(tmp_path: Path) -> None:
         " s[h] = sum[t](z[t, h]); y[t, h] = z[t, h] / s[h] }"
     )
     g = exported(tmp_path, program, layers=())
-    for shape in ((0, 5), (1, 1), (700, 130), (33, 4100)):
+    for shape in ((1, 1), (700, 130), (33, 4100)):
         x = grid(*shape)
-        z = np.exp(x - x.max(0, keepdims=True)) if x.size else x
+        z = np.exp(x - x.max(0, keepdims=True))
         for threads in (1, 3):
             assert g.set_threads(threads) == threads
             np.testing.assert_allclose(g(x), z / z.sum(0, keepdims=True), rtol=1e-4)
