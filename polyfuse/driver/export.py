@@ -143,7 +143,7 @@ def exported(request: Request) -> Exported:
         raise ArgumentError(message, code="PF766", hint=f"give values, as in sizes={{{given}}}")
     try:
         made = [_variant(request, r) for r in _regions(request)]
-        if request.strides and (turned := _turned(graph)):
+        if turned := _turned(request):
             made.append(_variant(request, _general(request), turned))
     except NotOpen as error:
         message = f"a library of {graph.name} with open sizes cannot be written: {error}"
@@ -162,9 +162,9 @@ def exported(request: Request) -> Exported:
     )
 
 
-def _turned(graph: TensorGraph) -> frozenset[str]:
+def _turned(request: Request) -> frozenset[str]:
     """Inputs whose strides may be given."""
-    tensors = map(graph.tensor, graph.inputs)
+    tensors = map(request.graph.tensor, request.graph.inputs if request.strides else ())
     return frozenset(t.name for t in tensors if t.role is Role.INPUT and t.shape)
 
 
@@ -198,7 +198,7 @@ def _empty(request: Request) -> Iterator[ExportedVariant]:
         at = replace(request, fixed={**request.fixed, n: 0})
         with suppress(NotOpen, DslError, ScheduleError, ArgumentError):
             check_constraints(graph, at.fixed)
-            yield _variant(at, _general(at))
+            yield _variant(at, _general(at), _turned(request))
 
 
 def _variant(request: Request, where: Region, strided: frozenset[str] = frozenset()) -> ExportedVariant:
