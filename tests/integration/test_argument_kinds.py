@@ -79,17 +79,16 @@ def test_what_is_no_array_and_becomes_one(given: Any) -> None:
     np.testing.assert_array_equal(SCALE(eval(call, {"np": np, "x": given})), 2 * np.array(given))
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
-def test_integers_that_the_language_does_not_have(dtype: Any) -> None:
-    f, at = pf.compile(PICK, target="cpu"), np.array([2, 0], dtype)
+def test_integers_that_an_index_does_not_hold() -> None:
+    f, at = pf.compile(PICK, target="cpu"), np.array([2, 0], np.uint64)
     error = refused(f, X, at)
     assert error.code == "PF402" and 'np.asarray(at, "int64")' in str(error)
     np.testing.assert_array_equal(f(X, at.astype("int64")), X[[2, 0]])
-    assert "hint" not in str(refused(f, X, at.astype("M8[s]") if dtype is np.uint64 else at + 1j))
+    assert all("hint" not in str(refused(f, X, other)) for other in (at.astype("M8[s]"), at + 1j))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.int8, np.uint8, ">i4", np.int64])
+@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32, ">i4", np.int64])
 def test_narrower_indices_are_taken(target: Any, dtype: Any) -> None:
     f = pf.compile(PICK, target=target)
     at = np.array([2, 0, 1, 2], dtype)

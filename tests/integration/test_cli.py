@@ -145,7 +145,7 @@ def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         def output(self, b: Any) -> Any:
             return np.empty([evaluate(e, {}) for e in b.shape], b.dtype.numpy)
 
-    monkeypatch.setattr(pipeline, "load", lambda code, target, options: Gpu(code))
+    monkeypatch.setattr(pipeline, "load", lambda code, *_: Gpu(code))
 
 
 def test_run_in_the_emulator(norm: str) -> None:
@@ -160,8 +160,8 @@ def test_what_the_emulator_finds_is_an_error(norm: str, monkeypatch: pytest.Monk
 
     right = pipeline.load
 
-    def without_barriers(code: Any, target: str, options: Any) -> Any:
-        return right(replace(code, source=code.source.replace("__syncthreads();  //", "//")), target, options)
+    def without_barriers(code: Any, *rest: Any) -> Any:
+        return right(replace(code, source=code.source.replace("__syncthreads();  //", "//")), *rest)
 
     monkeypatch.setattr(pipeline, "load", without_barriers)
     done = call("run", norm, "-s", "T=2,H=1024", "--target", "emulate", code=1)

@@ -102,7 +102,8 @@ def test_functions_of_the_prelude_call_nothing(march: str) -> None:
     found = hot_loops(disassembly)
     assert not any(loop.called for loop in found)
     vectors = {loop.function for loop in found if loop.counts().vector > 0}
-    assert vectors >= {f"loop_{n}" for n in names if not n.startswith("pf_isnan")}
+    # AVX2 converts no integers of 64 bits to the floats of this loop.
+    assert vectors >= {f"loop_{n}" for n in names if not n.startswith(("pf_isnan", "pf_bits"))}
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_casts_are_joined_where_the_wider_type_holds_all() -> None:
 def test_which_types_hold_which(wide: DType, narrow: DType) -> None:
     """By converting extreme and odd values there and back."""
     if narrow.is_float:
-        bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[narrow.bits]
+        bits = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[narrow.bits]
         patterns = np.random.default_rng(1).integers(0, np.iinfo(bits).max, 4000, bits)
         values = patterns.view(narrow.numpy)
     elif narrow is BOOL:
