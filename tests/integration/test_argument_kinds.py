@@ -88,7 +88,9 @@ def test_integers_that_an_index_does_not_hold() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32, ">i4", np.int64])
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32, ">i4", np.int64]
+)
 def test_narrower_indices_are_taken(target: Any, dtype: Any) -> None:
     f = pf.compile(PICK, target=target)
     at = np.array([2, 0, 1, 2], dtype)
