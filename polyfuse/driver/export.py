@@ -182,8 +182,7 @@ def _regions(request: Request) -> Iterator[Region]:
     rows = row_sizes(graph) & set(names)
     if rows:
         for low, high in pairwise((0, *ROWS, 2 * ROWS[-1])):
-            with suppress(NotOpen):
-                yield region(graph, fixed, dict.fromkeys(names, high if low else 1))
+            yield region(graph, fixed, dict.fromkeys(names, high if low else 1))
     if len(rows) != 1:
         yield _general(request)
 

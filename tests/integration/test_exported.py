@@ -130,6 +130,18 @@ def test_sizes_that_must_be_known(tmp_path: Path) -> None:
         g(x)
 
 
+def test_numbers_without_room_for_any_size(tmp_path: Path) -> None:
+    program = (
+        "op f(x: f32[N, M], seed: u64) -> (y: f32[N, M]) {"
+        " y[n, m] = x[n, m] + f32(philox4x32(seed, m, position(n, m), 0) >> 16) }"
+    )
+    f = pf.compile(program, target="cpu")
+    with pytest.raises(pf.ArgumentError, match="PF766"):
+        pf.export(f, tmp_path / "f.so")
+    pf.export(f, tmp_path / "f.so", sizes={"N": 3, "M": 5})
+    np.testing.assert_array_equal(pf.load(tmp_path / "f.so")(grid(3, 5), 7), f(grid(3, 5), 7))
+
+
 def test_a_library_that_is_written_anew(tmp_path: Path) -> None:
     program = "op f(x: f32[N]) -> (y: f32[N]) {{ y[i] = {} * x[i] }}"
     old, new = (exported(tmp_path, program.format(n)) for n in (2, 3))
