@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from polyfuse.ir.data_ranges import divided
 from polyfuse.ir.index_expr import (
     IBin,
     IConst,
@@ -54,7 +55,8 @@ class Touched:
 
 
 def extents(s: Statement) -> dict[str, Extent]:
-    """Of every dim of a statement; a size that is not known counts as `OPEN_SIZE`."""
+    """Of every dim of a statement; a size that is not known counts as `OPEN_SIZE`.  Of what data divides
+    among rows, each has its part."""
     found: dict[str, Extent] = {}
     for d in s.dims:
         hull = {n: (e.low, e.high) for n, e in found.items()}
@@ -64,6 +66,10 @@ def extents(s: Statement) -> dict[str, Extent]:
             raise ValueError(f"the range of {d.name} in {s.name} is not known")
         length = max(0.0, _mean(_distance(upper, lower), hull))
         found[d.name] = Extent(low[0], max(low[0], high[1] - 1), min(length, high[1] - low[0]))
+    for var, others in divided(s).items():
+        rows = prod(found[o].length for o in others)
+        each = found[var].length / max(1.0, rows)
+        found[var] = replace(found[var], length=max(min(1.0, found[var].length), each))
     return found
 
 

@@ -93,3 +93,20 @@ def bounding(s: Statement) -> dict[str, set[str]]:
         return {}
     found = {d.name: tests_of(s.reduction, s.expr, d.name) for d in s.dims}
     return {var: depends_on(*(t.data for t in tests)) for var, tests in found.items() if tests}
+
+
+def divided(s: Statement) -> dict[str, tuple[str, ...]]:
+    """The variables of a statement whose range both ends of data divide among iterations of other dims.
+
+    All rows of `sum[e in ptr[n]..ptr[n + 1]]` together are the range of `e`, where they do not overlap.
+    """
+    if s.reduction is None or not isinstance(s.expr, Select):
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for d in s.dims:
+        tests = tests_of(s.reduction, s.expr, d.name)
+        used = depends_on(*(t.data for t in tests))
+        others = tuple(o.name for o in s.dims if o.name in used and not o.reduce)
+        if others and len({t.lower for t in tests}) == 2:
+            found[d.name] = others
+    return found

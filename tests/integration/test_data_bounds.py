@@ -15,8 +15,14 @@ from ways import WAYS, check
 
 import polyfuse as pf
 from polyfuse.api import LAYERS
+from polyfuse.codegen.cpu.emit import instances
+from polyfuse.cost.extents import extents
+from polyfuse.cost.extents import instances as cost_instances
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.index_expr import evaluate as evaluate_index
+from polyfuse.layers.mapping.nests import volume
 from polyfuse.runtime.numpy_baseline import baseline, source
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
@@ -384,6 +390,27 @@ def test_few_segments_have_the_true_bounds(n: int, e: int) -> None:
     given = {"x": np.zeros(e, np.float32), "ptr": np.zeros(n + 1, np.int32)}
     text = pf.compile(SEGMENTS, target="cpu").built(**given).code.source
     assert "ptr[c0 + 1]), 0)" in text and "? q0" not in text
+
+
+@pytest.mark.parametrize(("n", "e", "count"), [(30, 600, 600), (30, 7, 30), (0, 7, 0), (30, 0, 0)])
+def test_elements_of_all_rows_count_once(n: int, e: int, count: int) -> None:
+    """By the estimate of time, by what is shared out to workers, and by the mapping to them."""
+    graph = pf.parse(SEGMENTS).op("f").graph({})
+    (s,) = graph.statements
+    assert evaluate_index(instances(s), {"N": n, "E": e}) == count
+    (fixed,) = fixed_graph(graph, {"N": n, "E": e}).statements
+    assert cost_instances(extents(fixed)) == count
+    assert volume(fixed_graph(graph, {"N": n, "E": e}), (fixed.name,)) == count
+
+
+def test_ends_that_are_no_rows_count_whole() -> None:
+    """Of one row, and of rows whose other end is no data, any may have all elements."""
+    for ends in ("0..ptr[n]", "ptr[n]..E", "k..E", "0..k"):
+        text = f"""op f(x: f32[E], ptr: i32[N], k: i64) -> (y: f32[N]) {{
+          y[n] = sum[e in {ends}](x[e] * (n + 1)) for n in 0..N
+        }}"""
+        (s,) = pf.parse(text).op("f").graph({}).statements
+        assert evaluate_index(instances(s), {"N": 30, "E": 600}) == 30 * 600, ends
 
 
 BAGS = """op f(table: f32[V, D], k: i32[E], ptr: i32[N + 1]) -> (y: f32[N, D]) {

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from polyfuse.cost.extents import extents
 from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.data_ranges import divided
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, evaluate, sizes, variables
 from polyfuse.ir.kernel import Owners
 from polyfuse.ir.kernel import work as work_of
@@ -164,11 +165,14 @@ def volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
     """Instances of the largest statement; a size that is not known counts as large."""
     largest = 0
     for n in names:
-        count = 1
+        trips: dict[str, int] = {}
         for d in graph.statement(n).dims:
             known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-            count *= max(0, d.upper.value - d.lower.value) if known else 1024  # type: ignore[union-attr]
-        largest = max(largest, count)
+            trips[d.name] = max(0, d.upper.value - d.lower.value) if known else 1024  # type: ignore[union-attr]
+        for var, others in divided(graph.statement(n)).items():
+            rows = max(1, prod(trips[o] for o in others))
+            trips[var] = max(min(1, trips[var]), trips[var] // rows)
+        largest = max(largest, prod(trips.values()))
     return largest
 
 
