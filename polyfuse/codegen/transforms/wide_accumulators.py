@@ -304,7 +304,7 @@ def _sums(kernel: Kernel, rows: For, ranges: Mapping[str, Range]) -> Iterator[_S
         if buffer in body.others or in_lanes or not (plain and same):
             continue
         b = kernel.find(buffer)
-        held = b is None and bool(first.indices)  # a strip of totals in registers, as its terms F32
+        held = rows.of_data and b is None and bool(first.indices)  # a strip in registers, F32 as its terms
         along = _row(rows, found) if held or (b is not None and b.dtype == F32) else None
         if along is None and (first.indices or b is not None):
             continue
