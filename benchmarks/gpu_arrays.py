@@ -40,7 +40,7 @@ def to_host(a: Any) -> Any:
 
     a = a.detach().cpu()
     for dtype, integers in _AS_INTEGERS.items():
-        if a.dtype == getattr(torch, dtype.name):
+        if a.dtype == getattr(torch, dtype.name, None):  # older ones have no floats of 8 bits
             return a.view(getattr(torch, integers)).numpy().view(dtype)
     return a.numpy()
 

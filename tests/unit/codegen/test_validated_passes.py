@@ -214,6 +214,7 @@ NOTHING_TO_RUN = {
     "short-functions": "the kernel changes, and there are no loops yet",
     "prefetch:rows": "asks for lines, and computes nothing",
     "prefetch:next-row": "asks for lines, and computes nothing",
+    "prefetch:rows-of-data": "asks for lines, and computes nothing",
 }
 Pairs = dict[str, list[tuple[Loops, Loops]]]
 
