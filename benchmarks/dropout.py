@@ -9,17 +9,12 @@ Contenders that are not installed are left out.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import os
-import statistics
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import cache
 from typing import Any
 
-from benchmarks.turns import OURS, Child, environment, fastest, serve
+from benchmarks.turns import OURS, options_of, serve_cases, turns_of
 
 STORED = "stored mask"
 NEEDS = {OURS: "polyfuse", STORED: "polyfuse", "PyTorch": "torch", "torch.compile": "torch"}
@@ -103,42 +98,22 @@ def table(threads: int, rounds: int) -> str:
         f"| | {' | '.join(peers)} |",
         f"|---|{'---:|' * len(peers)}",
     ]
-    with ExitStack() as stack:
-        children = [stack.enter_context(_started(peer, threads)) for peer in peers]
-        for k, case in enumerate(CASES):
-            times = [[float(child.ask(case=k)) for child in children] for _ in range(rounds)]
-            found = map(statistics.median, zip(*times, strict=True))
-            lines.append(f"| {case} | {' | '.join(f'{t * 1e3:.2f}' for t in found)} |")
+    for case, found in zip(
+        CASES, turns_of("benchmarks.dropout", peers, len(CASES), threads, rounds), strict=True
+    ):
+        lines.append(f"| {case} | {' | '.join(f'{t * 1e3:.2f}' for t in found.values())} |")
     return "\n".join(lines)
-
-
-def _started(peer: str, threads: int) -> Child:
-    return Child(peer, ["benchmarks.dropout", "--serve", peer, str(threads)], environment(threads))
-
-
-def answer(peer: str, threads: int, inbox: int, outbox: int) -> None:
-    """Seconds of the fastest call in a turn, for each number of a case that comes in."""
-
-    @cache
-    def ready(k: int) -> Callable[[], Any]:
-        call = call_of(peer, CASES[k], threads)
-        call()
-        return call
-
-    serve(inbox, outbox, lambda: ({}, lambda command: fastest(ready(command["case"]))))
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args()
+    chosen = options_of(__doc__)
     print(table(chosen.threads, chosen.rounds))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        answer(sys.argv[2], *map(int, sys.argv[3:6]))
+        peer, threads = sys.argv[2], int(sys.argv[3])
+        serve_cases(lambda k: call_of(peer, CASES[k], threads), *map(int, sys.argv[4:6]))
     else:
         main()

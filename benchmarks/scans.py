@@ -7,18 +7,13 @@ turn.  *copy* is our program ``y[b, t] = x[b, t]``.  Contenders that are not ins
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import os
-import statistics
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from benchmarks.turns import OURS, Child, ContenderError, environment, fastest, serve
+from benchmarks.turns import OURS, options_of, serve_cases, turns_of
 
 COPY = "copy"
 NEEDS = {COPY: "polyfuse", OURS: "polyfuse", "NumPy": "numpy", "PyTorch": "torch", "jax.jit": "jax"}
@@ -122,52 +117,23 @@ def table(threads: int, rounds: int) -> str:
         f"| | {' | '.join(peers)} | by a copy |",
         f"|---|{'---:|' * (len(peers) + 1)}",
     ]
-    with ExitStack() as stack:
-        children = [stack.enter_context(_started(peer, threads)) for peer in peers]
-        for k, case in enumerate(CASES):
-            times = [[_turn(child, k) for child in children] for _ in range(rounds)]
-            found = dict(zip(peers, map(statistics.median, zip(*times, strict=True)), strict=True))
-            cells = " | ".join(f"{t * 1e3:.2f}" for t in found.values())
-            lines.append(f"| {case.label} | {cells} | {found[OURS] / found[COPY]:.2f} |")
+    for case, found in zip(
+        CASES, turns_of("benchmarks.scans", peers, len(CASES), threads, rounds), strict=True
+    ):
+        cells = " | ".join(f"{t * 1e3:.2f}" for t in found.values())
+        lines.append(f"| {case.label} | {cells} | {found[OURS] / found[COPY]:.2f} |")
     return "\n".join(lines)
-
-
-def _turn(child: Child, case: int) -> float:
-    """Seconds; NaN where a contender cannot do it."""
-    try:
-        return float(child.ask(case=case))
-    except ContenderError as error:
-        print(error, file=sys.stderr)
-        return float("nan")
-
-
-def _started(peer: str, threads: int) -> Child:
-    return Child(peer, ["benchmarks.scans", "--serve", peer, str(threads)], environment(threads))
-
-
-def answer(peer: str, threads: int, inbox: int, outbox: int) -> None:
-    """Seconds of the fastest call in a turn, for each number of a case that comes in."""
-
-    @cache
-    def ready(k: int) -> Callable[[], Any]:
-        call = call_of(peer, CASES[k], threads)
-        call()
-        return call
-
-    serve(inbox, outbox, lambda: ({}, lambda command: fastest(ready(command["case"]))))
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args()
+    chosen = options_of(__doc__)
     print(table(chosen.threads, chosen.rounds))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        answer(sys.argv[2], *map(int, sys.argv[3:6]))
+        peer, threads = sys.argv[2], int(sys.argv[3])
+        serve_cases(lambda k: call_of(peer, CASES[k], threads), *map(int, sys.argv[4:6]))
     else:
         main()

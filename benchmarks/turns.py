@@ -7,16 +7,19 @@ answers are JSON, one in a line, in pipes of their own: libraries write what the
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -155,6 +158,49 @@ def fastest(call: Callable[[], object], seconds: float = TURN_S) -> float:
         call()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def turns_of(
+    module: str, peers: Sequence[str], cases: int, threads: int, rounds: int
+) -> Iterator[dict[str, float]]:
+    """For each case the median over rounds of each peer's seconds; NaN where a peer cannot do it.
+
+    `module` answers ``--serve PEER THREADS`` by `serve_cases`.
+    """
+    with ExitStack() as stack:
+        started = [Child(p, [module, "--serve", p, str(threads)], environment(threads)) for p in peers]
+        children = [stack.enter_context(child) for child in started]
+        for k in range(cases):
+            times = [[_turn(child, k) for child in children] for _ in range(rounds)]
+            yield dict(zip(peers, map(statistics.median, zip(*times, strict=True)), strict=True))
+
+
+def _turn(child: Child, case: int) -> float:
+    try:
+        return float(child.ask(case=case))
+    except ContenderError as error:
+        print(error, file=sys.stderr)
+        return float("nan")
+
+
+def serve_cases(call_of: Callable[[int], Callable[[], object]], inbox: int, outbox: int) -> None:
+    """Answer `turns_of`: seconds of the fastest call in a turn, for each number of a case that comes in."""
+
+    @cache
+    def ready(k: int) -> Callable[[], object]:
+        call = call_of(k)
+        call()
+        return call
+
+    serve(inbox, outbox, lambda: ({}, lambda command: fastest(ready(command["case"]))))
+
+
+def options_of(description: str | None) -> argparse.Namespace:
+    """`--threads` and `--rounds` of a benchmark whose contenders take turns."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
 
 
 def limit_cores(threads: int) -> None:
