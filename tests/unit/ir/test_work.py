@@ -17,6 +17,10 @@ NORM = """op f(x: f32[T, H]) -> (y: f32[T, H]) where H >= 1 {
   s[t] = mean[h](x[t, h] ** 2.0)
   y[t, h] = x[t, h] * rsqrt(s[t] + 1e-5)
 }"""
+# Tiles begin and end with statements that are empty in all others.
+WINDOWS = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  y[t, h] = max[s in max(h - 63, 0)..h + 1](x[t, s])
+}"""
 
 
 def launch(text: str, *shape: int) -> Launch:
@@ -41,3 +45,10 @@ def test_small_kernels_are_not_shared_out(text: str, few: int, many: int) -> Non
     for rows, shared in ((few, False), (many, True)):
         found = launch(text, rows, 128)
         assert (found.parallel and evaluate(found.work, {}) >= PARALLEL_WORK) == shared
+
+
+def test_dims_that_are_empty_in_the_middle_count_nothing() -> None:
+    found = launch(WINDOWS, 4, 65536)
+    assert 4 * 65536 <= evaluate(found.work, {}) <= 12 * 4 * 65536
+    assert evaluate(found.instances, {}) >= 5 * 4 * 65536
+    assert found.parallel
