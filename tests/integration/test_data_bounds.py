@@ -429,6 +429,8 @@ def test_totals_of_rows_that_data_names(rows: int, columns: int, held: bool, ask
     given["table"] = np.zeros((rows, columns), np.float32)
     text = pf.compile(BAGS, target="cpu").built(**given).code.source
     assert ("held0[" in text, "__builtin_prefetch" in text) == (held, asked)
+    if asked and held:  # the line that a row ends in as well, and whether a row is one piece only once
+        assert f"+ {columns - 1})]);" in text and text.count("+ 64) < ") == 1
 
 
 @pytest.mark.parametrize("columns", [8, 64, 97])
