@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 from gpu.bench_report import summary
@@ -39,6 +40,9 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
     parser.add_argument(
         "--part", nargs="+", choices=[*NAMES, "all"], default=["all"], help="in this order; default: all"
+    )
+    parser.add_argument(
+        "--beside", nargs="+", choices=NAMES, default=[], help="parts that run beside the others all the time"
     )
     parser.add_argument("--minutes", type=float, default=8, metavar="N", help="then stop, to go on later (8)")
     parser.add_argument(
@@ -93,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why = "as asked for" if facts["device"] else facts["why"]
         print(f"REHEARSAL in the emulator, {why}: times mean nothing.", flush=True)
     parts = NAMES if "all" in chosen.part else tuple(dict.fromkeys(chosen.part))
+    parts = tuple(p for p in parts if p not in chosen.beside)
     identity = {"sources": sources_digest(ROOT), "target": target}
     kept = {"workloads.json": kept_file if target == "cuda" else lambda data: None}
     record = Record(chosen.out.resolve(), identity, page, kept, keep=chosen.keep)
@@ -109,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             facts["device"],
             scratch,
         )
-        return run(parts, job, Setting(record.folder, search, deadline), record)
+        return run(parts, job, Setting(record.folder, search, deadline), record, tuple(chosen.beside))
 
 
 def commit() -> str | None:
@@ -122,16 +127,22 @@ def commit() -> str | None:
     return ended.stdout.strip() or None
 
 
-def run(parts: Sequence[str], job: Job, setting: Setting, record: Record) -> int:
+def run(parts: Sequence[str], job: Job, setting: Setting, record: Record, beside: Sequence[str] = ()) -> int:
     """The parts in order, each with its share of the time; what one leaves, the others have, and what all
-    have left, those that are not done."""
+    have left, those that are not done. Those `beside` run at the same time."""
     try:
-        items = listed(parts, job, setting)
+        items = listed([*parts, *beside], job, setting)
     except ItemsError as error:
         print(error, file=sys.stderr)
         return 2
+    others = [Thread(target=run_part, args=(p, items[p], job, setting, record)) for p in beside]
+    for t in others:
+        t.start()
     _round(parts, items, job, setting, record)
     _round([p for p in parts if not record.complete(p)], items, job, setting, record)
+    for t in others:
+        t.join()
+    parts = [*parts, *beside]
     if job.target == "cuda":
         print("\n".join(summary(kept_file(record.data))))
     for file in sorted(record.folder.glob("*.md")) + sorted(record.folder.glob("*.json")):

@@ -1,12 +1,14 @@
-"""Part "reference": standard operators, examples, random programs, the benchmarks' operators against float64.
+"""Part "reference": examples, standard operators, random programs of each kind and of the whole language, the
+benchmarks' operators against float64.
 
 An item is a group of calls; each is compiled by no layer, by layer I and by both, and every element must be
-within the bound of the reference evaluator.
+within the bound of the reference evaluator.  Of what is wrong, operator and kernels stay in `FAILED`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +16,12 @@ from typing import Any
 from gpu.job import Job
 from gpu.pack import ROOT
 
+FAILED = ROOT / "build" / "gpu-logs" / "failed"
+KINDS = ("examples", "stdlib", "kinds", "workloads", "random")
 RANDOM, QUICK_RANDOM = 400, 8
-TOGETHER, QUICK_TOGETHER = 10, 4
+SEEDS, QUICK_SEEDS = 22, 1
+"""Programs of each kind."""
+TOGETHER, QUICK_TOGETHER = 6, 4
 QUICK_GROUPS = 2
 MOST_MESSAGES = 4
 
@@ -33,11 +39,13 @@ def _helpers() -> Any:
 def items(job: Job) -> list[str]:
     """`kind first-last`: groups of numbers into the lists of calls."""
     together = QUICK_TOGETHER if job.quick else TOGETHER
-    counts = {"workloads": len(_helpers().workload_names()), "random": QUICK_RANDOM if job.quick else RANDOM}
+    helpers = _helpers()
+    counts = {"workloads": len(helpers.workload_names()), "random": QUICK_RANDOM if job.quick else RANDOM}
+    counts["kinds"] = helpers.kind_count(QUICK_SEEDS if job.quick else SEEDS)
     if importlib.util.find_spec("scipy"):  # cases say with it what is expected
-        counts |= {"stdlib": _helpers().stdlib_count(), "examples": _helpers().example_count()}
+        counts |= {"stdlib": helpers.stdlib_count(), "examples": helpers.example_count()}
     found = []
-    for kind in ("workloads", "stdlib", "examples", "random"):
+    for kind in KINDS:
         groups = [(a, min(a + together, counts[kind])) for a in range(0, counts.get(kind, 0), together)]
         found += [f"{kind} {a}-{b - 1}" for a, b in (groups[:QUICK_GROUPS] if job.quick else groups)]
     return job.selected(found)
@@ -49,7 +57,7 @@ def run(item: str, job: Job, *, api: bool = True) -> Mapping[str, Any]:
     first, last = map(int, numbers.split("-"))
     helpers = _helpers()
     calls = [helpers.call_of(kind, k) for k in range(first, last + 1)]
-    outcomes = helpers.outcomes_on_device(calls, job.target, api=api)
+    outcomes = helpers.outcomes_on_device(calls, job.target, api=api, failed=keep)
     bad = [o for o in outcomes if o.message]
     return {
         "status": "failed" if bad else "ok",
@@ -58,3 +66,10 @@ def run(item: str, job: Job, *, api: bool = True) -> Mapping[str, Any]:
         "worst_ratio": max((o.ratio for o in outcomes if o.ratio is not None), default=None),
         "message": "\n".join(f"{o.name} ({o.how}): {o.message}" for o in bad[:MOST_MESSAGES]),
     }
+
+
+def keep(wrong: Any) -> None:
+    """Operator and kernels of a result that is wrong, in a file of their own."""
+    FAILED.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{wrong.name}-{wrong.how}")[:120]
+    (FAILED / f"{name}.cu").write_text(wrong.source, encoding="utf-8")

@@ -37,6 +37,7 @@ _LIMITS = {
     "calls": Limits(5, 60, 0.5),
     "tests": Limits(10, 240, 2, parallel=True),
     "reference": Limits(10, 120, 3, parallel=True),
+    "sizes": Limits(10, 120, 1.5, parallel=True),
     "plans": Limits(4, 60, 4, ahead=0.5),
     "sanitize": Limits(20, 180, 2),
 }

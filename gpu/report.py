@@ -13,6 +13,7 @@ from gpu.bench_report import bench_table, summary
 TITLES = {
     "tests": "Tests",
     "reference": "Against the float64 reference",
+    "sizes": "Open sizes",
     "sanitize": "Memory checker",
     "bench": "Benchmarks",
     "calls": "Calls",
@@ -35,6 +36,10 @@ def page(data: Mapping[str, Any]) -> str:
             real = data["about"].get("target") == "cuda"
             timed = {name: r for name, r in items.items() if "entries" in r}
             lines += ["", *(summary(kept_file(data)) if real else []), *bench_table(timed, real)]
+        if part == "reference":
+            lines += ["", *kinds_table(items)]
+        if part == "sizes":
+            lines += ["", *sizes_table(items)]
         if part == "plans":
             lines += ["", *plans_table(items)]
         if part == "calls":
@@ -79,10 +84,33 @@ def _summary(part: str, kept: Mapping[str, Any]) -> str:
         text += "; tests: " + ", ".join(
             f"{sum(r.get(k, 0) for r in items)} {k}" for k in ("passed", "failed", "skipped")
         )
-    if part == "reference":
+    if part in ("reference", "sizes"):
         compared, wrong = (sum(r.get(k, 0) for r in items) for k in ("compared", "wrong"))
         text += f"; {compared} runs of operators compared, {wrong} wrong"
     return text + "."
+
+
+def kinds_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each kind of operators: runs compared, wrong ones, the worst difference over its bound."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for name, r in items.items():
+        kinds.setdefault(name.partition(" ")[0], []).append(r)
+    lines = ["| operators | groups | compared | wrong | worst / bound | s |", "|" + "---|" * 6]
+    for kind, mine in kinds.items():
+        compared, wrong = (sum(r.get(k, 0) for r in mine) for k in ("compared", "wrong"))
+        worst = max((r["worst_ratio"] for r in mine if r.get("worst_ratio") is not None), default=0.0)
+        seconds = sum(r.get("seconds", 0.0) for r in mine)
+        lines.append(f"| {kind} | {len(mine)} | {compared} | {wrong} | {worst:.3g} | {seconds:.0f} |")
+    return lines if kinds else []
+
+
+def sizes_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each operator with open sizes that was called at new sizes without a compilation."""
+    known = {n: r for n, r in items.items() if r.get("new_sizes_us") is not None}
+    lines = ["| operator | calls | variants | us of a call at new sizes |", "|" + "---|" * 4]
+    for name, r in known.items():
+        lines.append(f"| {name} | {r['compared']} | {r['variants']} | {r['new_sizes_us']:.0f} |")
+    return lines if known else []
 
 
 def _problems(items: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.runtime.inputs import instances, make_inputs
-from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.agreement import Agreement, agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 
 DRAWN = (0, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 67)
@@ -32,19 +35,27 @@ def drawn_choice(graph: TensorGraph, seed: int) -> dict[str, Any]:
     return {"sizes": {n: pf.open for n in graph.sizes if rng.random() < 0.6}}
 
 
-def random_sizes(graph: TensorGraph, count: int, seed: int, tries: int = 60) -> Iterator[dict[str, int]]:
+def random_sizes(
+    graph: TensorGraph,
+    count: int,
+    seed: int,
+    tries: int = 60,
+    drawn: Sequence[int] = DRAWN,
+    most: int = MOST_INSTANCES,
+) -> Iterator[dict[str, int]]:
     """Sizes at which the operator may be called, some with 0 or 1 among them."""
     rng = random.Random(seed)
     found = 0
     for _ in range(tries):
-        sizes = {n: rng.choice(DRAWN) for n in graph.sizes}
+        sizes = {n: rng.choice(drawn) for n in graph.sizes}
         if found == count:
             return
         try:
             check_constraints(graph, sizes)
-            if any(value_of(e, sizes) < 0 for t in graph.tensors for e in t.shape):
+            shapes = [[value_of(e, sizes) for e in t.shape] for t in graph.tensors]
+            if any(n < 0 for shape in shapes for n in shape):
                 continue
-            if instances(graph, sizes) > MOST_INSTANCES:
+            if instances(graph, sizes) > most or max(map(prod, shapes)) > most:
                 continue
             fixed_graph(graph, sizes)
         except (ArgumentError, DslError, ZeroDivisionError):
@@ -66,27 +77,58 @@ def laid_out(a: Array, how: str) -> Array:
 
 def check_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: int, how: str = "") -> None:
     """A call at these sizes, with inputs by the seed; `how` those lie that are only read."""
+    call = drawn_call(f, graph, sizes, seed)
+    if call is None:
+        return
+    for name, agreement in call.judged(call.made(f, call.arguments(partial(laid_out, how=how)))).items():
+        assert agreement, f"{name} at {sizes}: {agreement}\n{f.explain(**call.inputs, **call.given)}"
+
+
+@dataclass
+class DrawnCall:
+    """Inputs of an operator at some sizes, and what the reference makes of them."""
+
+    graph: TensorGraph
+    sizes: dict[str, int]
+    inputs: dict[str, Array]
+    given: dict[str, int]
+    wanted: Any
+
+    def arguments(
+        self, lay: Callable[[Array], Any], copy: Callable[[Array], Any] = np.copy
+    ) -> dict[str, Any]:
+        """`lay` makes an array that is only read of one, `copy` one that is written."""
+        read = {t.name for t in self.graph.tensors if t.role is Role.INPUT}
+        return {n: (lay if n in read else copy)(a) if a.shape else a[()] for n, a in self.inputs.items()}
+
+    def made(self, f: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+        """Results and updated arguments of a call."""
+        found = f(**arguments, **self.given)
+        found = found if isinstance(found, tuple) else (found,)
+        made = dict(zip(self.graph.outputs, found, strict=True)) if self.graph.outputs else {}
+        return made | {t.name: arguments[t.alias] for t in self.graph.tensors if t.alias}
+
+    def judged(self, made: dict[str, Any]) -> dict[str, Agreement]:
+        """How each of them agrees with the reference."""
+        wanted, found = self.wanted, {n: np.asarray(a) for n, a in made.items()}
+        if any(s.place is not None for s in self.graph.statements):  # there are several right orders
+            wanted = evaluate(self.graph, self.sizes, self.inputs, results=found)
+        outputs = [t for t in self.graph.tensors if t.role is Role.OUTPUT]
+        return {t.name: agrees(found[t.name], wanted[t.name], t.dtype) for t in outputs}
+
+
+def drawn_call(f: pf.Compiled, graph: TensorGraph, sizes: dict[str, int], seed: int) -> DrawnCall | None:
+    """A call at these sizes, with inputs by the seed; None where the inputs are none that may be given."""
     inputs = {n: np.asarray(a) for n, a in make_inputs(graph, sizes, seed).items()}
     try:
         wanted = evaluate(graph, sizes, inputs)
     except ArgumentError as error:
         # An integer that the inputs make 0 divides, or an end of a range from data is outside.
         if error.diagnostics[0].code in ("PF450", "PF452"):
-            return
+            return None
         raise
-    given = {n: a.copy() if a.shape else a[()] for n, a in inputs.items()}
-    for n, a in given.items():
-        if np.ndim(a) and graph.tensor(n).role is Role.INPUT:
-            given[n] = laid_out(a, how)
-    mine = {p.name: sizes[p.name] for p in f.signature.size_params if p.name in sizes}
-    made: Any = f(**given, **mine)
-    made = made if isinstance(made, tuple) else (made,)
-    results = dict(zip(graph.outputs, made, strict=True)) if graph.outputs else {}
-    for t in graph.tensors:
-        if t.role is Role.OUTPUT:
-            got = given[t.alias] if t.alias else results[t.name]
-            agreement = agrees(np.asarray(got), wanted[t.name], t.dtype)
-            assert agreement, f"{t.name} at {sizes}: {agreement}\n{f.explain(**given, **mine)}"
+    given = {p.name: sizes[p.name] for p in f.signature.size_params if p.name in sizes}
+    return DrawnCall(graph, sizes, inputs, given, wanted)
 
 
 def check_sizes(f: pf.Compiled, graph: TensorGraph, many: Sequence[dict[str, int]], seed: int = 0) -> None:

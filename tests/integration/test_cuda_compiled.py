@@ -245,11 +245,14 @@ def test_programs_called_with_tensors(
 ) -> None:
     """The calls that a run on a GPU compares with the reference."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "gpu"))
-    from on_device import by_api, call_of
+    from on_device import by_api, call_of, compiled_for
 
     c = call_of(kind, number)
     inputs = {n: a for n, a in c.call.memory().items() if n in c.call.graph.inputs}
-    want, got = evaluate(c.call.graph, c.call.sizes, inputs), by_api(c, inputs, "cuda")
+    want, got = (
+        evaluate(c.call.graph, c.call.sizes, inputs),
+        by_api(c, compiled_for(c, "cuda"), inputs, "cuda"),
+    )
     assert got and driver.launches
     for name, array in got.items():
         outcome = agrees(array, want[name], c.call.graph.tensor(name).dtype)
