@@ -1,6 +1,6 @@
-"""Part "sizes": operators with open sizes, each called at many sizes, against float64.
+"""Part "sizes": operators with open sizes, each called at many sizes, against float64; an item is one.
 
-An item is an operator. Beside what is wrong it says how many variants there were, and what a call at new sizes takes that compiles
+Beside what is wrong it says how many variants there were, and what a call at new sizes takes that compiles
 nothing.
 """
 

@@ -45,8 +45,11 @@ HOW = ("", "", "turned", "", "stepped")
 
 @dataclass
 class Sizes:
-    """What calls of one operator at many sizes have shown. `us`: host microseconds of calls at sizes not
-    seen before that compiled nothing; `variants`: how many there were in the end."""
+    """What calls of one operator at many sizes have shown.
+
+    us: host microseconds of calls at sizes not seen before that compiled nothing.
+    variants: how many there were in the end.
+    """
 
     name: str
     compared: int = 0
@@ -62,7 +65,7 @@ class Sizes:
 
 
 def sizes_items(seeds: int) -> list[str]:
-    """What can be checked: operators of the library, and so many programs of each kind and of the language."""
+    """What can be checked: operators of the library, so many programs of each kind and of the language."""
     known = [op for op in OPERATORS if op in pf.stdlib.ops]
     return [
         *(f"stdlib {op}" for op in known),

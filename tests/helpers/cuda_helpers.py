@@ -111,6 +111,7 @@ def argument_table(record: LaunchRecord) -> tuple[Any, Any]:
         "d": "f8",
         "f": "f4",
         "i": "i4",
+        "I": "u4",
         "h": "i2",
         "H": "u2",
         "b": "i1",

@@ -9,8 +9,10 @@ Launches are run by the emulator, on memory of this process that stands for the 
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 from polyfuse.driver import spills, targets
 from polyfuse.runtime.cuda import compiler, executable, open
 from polyfuse.runtime.cuda.compiler import Cubin, CudaCompiler
-from polyfuse.runtime.cuda.driver import POINTER, Dims, Function, Parameters
+from polyfuse.runtime.cuda.driver import Dims, Function, Parameters
 from polyfuse.runtime.cuda.driver_recording import LaunchRecord, RecordingDriver
 from polyfuse.runtime.cuda.memory import DeviceMemory
 from polyfuse.runtime.cuda.results import DeviceArray
@@ -82,8 +84,9 @@ class EmulatingDriver(RecordingDriver):
         engine = Engine.get()
         library = engine.kernels(self._launched, check=False)
         table, _keep = argument_table(record)
-        for k, (letter, value) in enumerate(zip(record.formats, record.values, strict=True)):
-            if letter == POINTER:
+        kinds = zip(_memory(self._launched, record.function), record.values, strict=True)
+        for k, (is_memory, value) in enumerate(kinds):
+            if is_memory:
                 table[k] = value  # the emulator takes memory as it is, and the address of all else
         with engine.lock:
             engine.begin()
@@ -99,6 +102,15 @@ class EmulatingDriver(RecordingDriver):
                 time_out_ms=60_000,
             )
             assert engine.launch(launch) == (0, False)
+
+
+@cache
+def _memory(source: str, function: str) -> tuple[bool, ...]:
+    """For each parameter of a kernel: is it memory? By the letters of a launch it may be a number of u64."""
+    found = re.search(rf"__global__ [^;{{]*\b{function}\(([^{{]*)\) {{", source)
+    assert found is not None
+    parameters = [p for p in found[1].split(",") if p.strip()]
+    return tuple("*" in p or "PF_" in p for p in parameters)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> EmulatingDriver:
@@ -132,11 +144,21 @@ def on_device(driver: EmulatingDriver, array: Any, stream: int | None = None) ->
 
 # --- torch -----------------------------------------------------------------------------------------------
 
-_BF16 = np.dtype(ml_dtypes.bfloat16)
+_EXTRA = {
+    str(t): t for t in map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
+}
+_PLAIN = (
+    "float64",
+    "float32",
+    "float16",
+    "bool",
+    *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
+)
 
 
-def _name(dtype: np.dtype[Any]) -> str:
-    return "torch." + ("bfloat16" if dtype == _BF16 else dtype.name)
+def _plain(dtype: str) -> np.dtype[Any]:
+    name = dtype.removeprefix("torch.")
+    return _EXTRA[name] if name in _EXTRA else np.dtype(name)
 
 
 class Tensor(Marks):
@@ -149,7 +171,7 @@ class Tensor(Marks):
         self.elements, self.base = elements, base
         there = base is not None
         self.device = SimpleNamespace(type="cuda" if there else "cpu", index=0 if there else None)
-        self.dtype, self.layout = _name(elements.dtype), "strided"
+        self.dtype, self.layout = f"torch.{elements.dtype.name}", "strided"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,8 +206,7 @@ class Tensor(Marks):
 
     def view(self, dtype: str) -> Tensor:
         assert self.base is None
-        wanted = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
-        return Tensor(self.elements.view(wanted), None)
+        return Tensor(self.elements.view(_plain(dtype)), None)
 
     def __getitem__(self, key: Any) -> Tensor:
         return Tensor(self.elements[key], self.base)
@@ -214,8 +235,7 @@ class Torch(Modes):
     def __init__(self, driver: EmulatingDriver) -> None:
         super().__init__(Tensor)
         self.strided, self.driver = "strided", driver
-        self.bfloat16, self.int16 = "torch.bfloat16", "torch.int16"
-        for name in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
+        for name in (*_PLAIN, *_EXTRA):
             setattr(self, name, f"torch.{name}")
         self.stream, self.made = 0, 0
         _drivers.append(driver)
@@ -224,8 +244,7 @@ class Torch(Modes):
     def empty(self, shape: tuple[int, ...], *, dtype: str, device: str) -> Tensor:
         assert device == "cuda:0"
         self.made += 1
-        plain = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
-        return _tensor_on(DeviceArray.empty(DeviceMemory.get(self.driver), shape, plain, self.stream))
+        return _tensor_on(DeviceArray.empty(DeviceMemory.get(self.driver), shape, _plain(dtype), self.stream))
 
     def device(self, kind: str, index: int) -> str:
         return f"{kind}:{index}"
