@@ -11,10 +11,12 @@ from typing import Any
 
 import gpu_stand_ins
 import numpy as np
+import open_calls
 import pytest
 
 import polyfuse as pf
 from polyfuse.ir.index_expr import evaluate
+from polyfuse.runtime.reference.agreement import Agreement
 
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT, ROOT / "tests" / "gpu"):
@@ -25,7 +27,7 @@ from benchmarks.gpu_arrays import POOL, Pool  # noqa: E402
 from benchmarks.gpu_cases import cases, compile_case, small_calls  # noqa: E402
 from benchmarks.gpu_limits import BARS, by_distance, earlier  # noqa: E402
 from benchmarks.gpu_results import saved  # noqa: E402
-from gpu import pack, part_plans, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
+from gpu import pack, part_plans, part_reference, part_sanitize, part_sizes, part_tests, pycuda_wheel  # noqa: E402
 from gpu.__main__ import LATE, main  # noqa: E402
 from gpu.__main__ import PEERS as OFFERED  # noqa: E402
 from gpu.bench_report import summary  # noqa: E402
@@ -52,6 +54,7 @@ def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
 ) -> None:
     monkeypatch.setattr("gpu.__main__.sources_digest", lambda root: "1")  # somebody may be editing
     base = ["--rehearse", "--out", str(tmp_path), "--workers", "1", "--only", "softmax 5x7 bf16", "random 0"]
+    base += ["stdlib gelu", "--beside", "sizes"]
     parts = ["--part", "bench", "reference", "sanitize"]
     assert main([*base, *parts, "--minutes", "0.01"]) == LATE
     assert "There is more to do" in capfd.readouterr().out
@@ -62,6 +65,8 @@ def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
     assert data["about"]["target"] == "emulate"
     checked = data["parts"]["reference"]["items"]["random 0-3"]
     assert checked["compared"] == 4 * 6 and checked["wrong"] == 0 and 0 < checked["worst_ratio"] <= 1
+    opened = data["parts"]["sizes"]["items"]["stdlib gelu"]
+    assert opened["compared"] == 14 and opened["variants"] < 8 and opened["new_sizes_us"] > 0
     bench = data["parts"]["bench"]["items"]
     assert set(bench) == {"softmax 5x7 bf16"}
     for r in bench.values():
@@ -70,8 +75,32 @@ def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
         assert "share_of_copy" not in r and r["best_peer"] is None
     table = (tmp_path / TABLE).read_text()
     assert "times mean nothing" in table and "| softmax 5x7 bf16 |" in table
+    assert "| random | 1 | 24 | 0 |" in table and "| stdlib gelu | 14 |" in table
     assert main([*base, *parts]) == 0
     assert "bench:" not in capfd.readouterr().out, "done items are done again"
+
+
+def test_what_is_wrong_leaves_operator_and_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import on_device
+    import sizes_on_device
+
+    def differs(*_: Any) -> Agreement:
+        return Agreement(False, 3, 7.0, 0.0, "3 of 8 differ")
+
+    monkeypatch.setattr(on_device, "agrees", differs)
+    monkeypatch.setattr(open_calls, "agrees", differs)
+    monkeypatch.setattr(part_reference, "FAILED", tmp_path)
+    job = Job("emulate", quick=True)
+    found = part_reference.run("kinds 1-1", job)
+    assert (found["status"], found["wrong"], found["worst_ratio"]) == ("failed", 6, 7.0)
+    assert "scatters 0 (stitched): t: 3 of 8 differ" in found["message"]
+    kept = (tmp_path / "scatters-0-api.cu").read_text()
+    assert "// op p(" in kept and "__global__" in kept and "y: 3 of 8 differ" in kept
+    monkeypatch.setattr(sizes_on_device, "KIND_CALLS", 2)
+    found = part_sizes.run("rows 0", job)
+    assert found["status"] == "failed" and "3 of 8 differ" in found["message"]
+    kept = max(tmp_path.glob("rows-0-*.cu"), key=lambda f: f.stat().st_size).read_text()
+    assert "// op p(" in kept and "__global__" in kept
 
 
 def _part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> Any:
