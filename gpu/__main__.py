@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -27,7 +28,7 @@ from gpu.report import kept_file, page
 from gpu.run import Setting, run_part
 
 RESULTS = ROOT / "build" / "gpu-results"
-MOST_WORKERS = 16
+MOST_WORKERS, BESIDE_WORKERS = 16, 2
 PEERS = ("torch eager", "liger", "torch.compile", "torch.compile max-autotune", "jax.jit")
 """As `benchmarks.gpu_contenders` has them, which this process cannot import."""
 LATE = 3
@@ -135,7 +136,8 @@ def run(parts: Sequence[str], job: Job, setting: Setting, record: Record, beside
     except ItemsError as error:
         print(error, file=sys.stderr)
         return 2
-    others = [Thread(target=run_part, args=(p, items[p], job, setting, record)) for p in beside]
+    few = replace(job, workers=min(job.workers, BESIDE_WORKERS))
+    others = [Thread(target=run_part, args=(p, items[p], few, setting, record)) for p in beside]
     for t in others:
         t.start()
     _round(parts, items, job, setting, record)
