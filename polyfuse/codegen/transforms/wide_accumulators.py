@@ -159,8 +159,8 @@ def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]
 #
 # In single precision each addition rounds: 300,000 terms of 0.1 in a column were off by 7e-4 of their sum.  A
 # piece is short, so that its error is of some units in the last place, and many terms share one addition in
-# double.  A loop that does not run leaves what was there.  One that data bounds is asked once whether it is one
-# piece.  Sums along memory have lanes, and go in pieces as well.
+# double.  A loop that does not run leaves what was there.  Where data bounds a loop, one test says whether it
+# is one piece.  Sums along memory have lanes, and go in pieces as well.
 
 
 # Additions to a total, one after the other, that make it long.
