@@ -21,6 +21,8 @@ _WHERE = {
     "compile": "polyfuse.api",
     "compare": "polyfuse.api",
     "op": "polyfuse.api",
+    "grad": "polyfuse.api",
+    "Gradients": "polyfuse.api",
     "export": "polyfuse.api",
     "load": "polyfuse.driver.loaded",
     "Program": "polyfuse.api",
@@ -60,6 +62,7 @@ __all__ = [
     "DslError",
     "Executable",
     "GpuPlan",
+    "Gradients",
     "InternalError",
     "Kernels",
     "LoopFusion",
@@ -79,6 +82,7 @@ __all__ = [
     "compare",
     "compile",
     "export",
+    "grad",
     "load",
     "op",
     "open",
@@ -89,6 +93,7 @@ __all__ = [
 if TYPE_CHECKING:
     from polyfuse.api import (
         Executable,
+        Gradients,
         Kernels,
         Operator,
         PolyfuseWarning,
@@ -98,6 +103,7 @@ if TYPE_CHECKING:
         compare,
         compile,
         export,
+        grad,
         op,
         parse,
     )

@@ -10,13 +10,16 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from polyfuse.autodiff.derive import Derived, Wishes, derive
+from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.checking import check_loaded, open_graph
+from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.kernel_stages import Executable, Kernels, compare, later_stage
@@ -64,6 +67,7 @@ __all__ = [
     "Compiled",
     "Diagnostics",
     "Executable",
+    "Gradients",
     "Kernels",
     "LoopFusion",
     "Operator",
@@ -79,6 +83,7 @@ __all__ = [
     "compare",
     "compile",
     "format_program",
+    "grad",
     "kernels_by",
     "load",
     "load_text",
@@ -147,6 +152,10 @@ class Program:
             raise ArgumentError("the program has no operator", code="PF411")
         hint = did_you_mean(chosen, self.ops)
         raise ArgumentError(f"there is no operator '{chosen}'", code="PF411", hint=hint)
+
+    def backward(self, name: str | None = None, wrt: Sequence[str] | None = None, **wishes: Any) -> Operator:
+        """The operator that gives the gradients of one of these: that of `grad`, which says more of it."""
+        return grad(self.op(name), wrt, **wishes).backward
 
     if not TYPE_CHECKING:
 
@@ -321,6 +330,126 @@ def compile(
         options=settings,
         wish=wish,
     )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an argument of a backward operator comes from.
+
+    parameter  what the backward operator calls it
+    kind    "cotangent" (the gradient of a result), "argument" (of the forward operator), "result" (one that
+            the operator has anyway, after the call) or "kept" (one that only the pair's forward operator has)
+    name    the result that it is the gradient of, the argument, or the result
+    """
+
+    parameter: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """An operator and its gradient, as a pair of operators of the language (see `grad`).
+
+    operator   what was differentiated
+    forward    takes what the operator takes; returns its results, then the values in `kept`
+    backward   takes what `sources` says, returns the gradients of the inputs in `wrt`, both in this order
+    wrt        inputs that have gradients
+    of         results that have cotangents; an inout parameter stands for its value after the call
+    kept       results of `forward` that `operator` does not have; without any, they compute the same
+    sources    where each argument of `backward` comes from
+    sizes      those that `backward` has to be given by name, as no shape of an argument says them: as they
+               were in the forward call
+    decisions  what is kept and what is computed again, and why: `explain()` prints it
+
+        pair = pf.grad(pf.stdlib.layer_norm)
+        y, mu, var = pair.forward(x, gamma, beta, 1e-5)
+        dx, dgamma, dbeta = pair.backward(dy, x, gamma, mu, var, 1e-5)
+
+    The text of both is `str(pair)`; `forward` and `backward` are operators like all others.
+    """
+
+    operator: Operator
+    forward: Operator
+    backward: Operator
+    wrt: tuple[str, ...]
+    of: tuple[str, ...]
+    kept: tuple[str, ...]
+    sources: tuple[Source, ...]
+    sizes: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+
+    def __str__(self) -> str:
+        """The program of both operators."""
+        return f"{self.forward.program}\n{self.backward.program}"
+
+    def __repr__(self) -> str:
+        return f"<polyfuse gradients of {self.operator.name} with respect to {', '.join(self.wrt)}>"
+
+    def explain(self) -> str:
+        """What the backward operator takes from the forward one, and what it computes again."""
+        return "\n".join(map(str, self.decisions))
+
+
+def grad(
+    program: Program | Operator | str | os.PathLike[str],
+    wrt: Sequence[str] | None = None,
+    *,
+    op: str | None = None,
+    of: Sequence[str] | None = None,
+    dtypes: Mapping[str, DType | str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    keep: Sequence[str] = (),
+    recompute: Sequence[str] = (),
+) -> Gradients:
+    """The gradient of an operator, by reverse-mode differentiation of its graph.
+
+    program    a program, an operator, text, a ``.pf`` file, or ``"stdlib:softmax"``, as for `compile`
+    wrt        inputs to differentiate by; all tensors of floats that have axes, if it is not given
+    of         results that have gradients of their own (cotangents); all of floats, if it is not given
+    dtypes, ranks  a choice of generics, as for `Operator.graph`: the pair is made for one choice
+    sizes      sizes that are known, for the choice of what is kept; others count as 256
+    keep       values of the operator (tensors of its graph) that the forward operator returns
+    recompute  values that the backward operator computes again, whatever that costs
+
+    Equal extremes of `max` and `min` reductions share the gradient, as in `torch.amax`; of `max(a, b)` and
+    `min(a, b)` of equal numbers `b` has it, so that the gradient of `max(x, 0.0)` is 0 at 0.
+
+    Raises ArgumentError PF790 for names that the operator does not have, PF791 where no gradient flows,
+    DslError PF792 and PF793 at what cannot be differentiated.
+    """
+    operator = _operator(program, op)
+    graph = operator.graph(dtypes, ranks)
+    wishes = Wishes(dict(sizes or {}), tuple(keep), tuple(recompute))
+    found = derive(graph, wrt, of, wishes)
+    forward = _from_graph(found.forward)
+    backward = _from_graph(found.backward)
+    names = {t.name: t.alias or t.name for t in graph.tensors}
+    return Gradients(
+        operator,
+        forward,
+        backward,
+        found.wrt,
+        tuple(names[r] for r in found.of),
+        found.kept,
+        _sources(found, names),
+        tuple(p.name for p in found.backward.size_parameters),
+        found.decisions,
+    )
+
+
+def _from_graph(graph: TensorGraph) -> Operator:
+    """A graph as an operator of the language."""
+    return checked(load_text(operator_text(graph), f"<{graph.name}>").programs).op()
+
+
+def _sources(found: Derived, names: Mapping[str, str]) -> tuple[Source, ...]:
+    known = {c: Source(c, "cotangent", names[r]) for c, r in zip(found.cotangents, found.of, strict=True)}
+    known |= {n: Source(n, "argument", n) for n in found.arguments}
+    known |= {n: Source(n, "result", names[n]) for n in found.results}
+    known |= {n: Source(n, "kept", kept) for n, kept in zip(found.stored, found.kept, strict=True)}
+    return tuple(known[n] for n in found.backward.inputs)
 
 
 def _settings(options: Options | None, switches: Mapping[str, Any], sizes: object) -> Options:

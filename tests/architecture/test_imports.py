@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "frontend_dsl": LOW | {"ir", "grammars"},
     "poly": LOW | {"ir"},
     "cost": LOW | {"ir", "poly"},
+    "autodiff": LOW | {"ir", "frontend_dsl", "poly"},
     "layers": LOW | {"ir", "poly", "cost"},
     "codegen": LOW | OF_LOOPS | {"poly.ast_build"},
     "codegen.analysis": LOW | OF_LOOPS,

@@ -33,6 +33,8 @@ ALONE = {
     "polyfuse.ir.contraction": {"pow"},  # squares of differences
     "polyfuse.layers.graph.one_pass.cascades": {"exp", "pow"},  # softmax and variance
     "polyfuse.layers.graph.one_pass.online": {"exp"},
+    "polyfuse.autodiff.algebra": {"pow"},  # powers of factors
+    "polyfuse.autodiff.vanish": {"pow"},
     "polyfuse.cost.operations": {"pow", "sqrt"},  # of powers
     "polyfuse.codegen.c_printer": {"pow", "sqrt"},
     "polyfuse.codegen.cuda.emit": {"pow"},

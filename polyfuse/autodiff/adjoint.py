@@ -1,0 +1,543 @@
+"""The adjoint of a tensor graph: what each tensor's elements add to, followed from the results back.
+
+    y[b] = sum[h](x[b, h] * w[h])       dx[b, h] = dy[b] * w[h]        dw[h] = sum[b](dy[b] * x[b, h])
+
+A read of an element is a share of its gradient (`Share`).  Indices are solved for the variables of the loops
+(`inversion`): the shares of an element are a sum over the instances that read it.  Where indices are data, or
+cannot be solved, shares are scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from polyfuse.autodiff.algebra import (
+    added,
+    apply,
+    choice,
+    converted,
+    factored,
+    is_zero,
+    multiplied,
+    number,
+    product,
+)
+from polyfuse.autodiff.algebra import expression as written
+from polyfuse.autodiff.index_facts import IndexFacts
+from polyfuse.autodiff.inversion import Condition, Unsolved, instances
+from polyfuse.autodiff.partials import partial
+from polyfuse.autodiff.reuse import Reuse
+from polyfuse.autodiff.rows import row_of, with_data
+from polyfuse.autodiff.structure import groups, live_tensors
+from polyfuse.autodiff.vanish import Vanish
+from polyfuse.diagnostics import DslError
+from polyfuse.frontend_dsl.semantics.size_algebra import Facts
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
+from polyfuse.ir.linear import conjuncts
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    IterDim,
+    Read,
+    Role,
+    Select,
+    Statement,
+    Tensor,
+    TensorGraph,
+    depends_on,
+    map_expr,
+    map_index,
+    reads,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an instance of a statement adds to the gradient of an element that it reads."""
+
+    indices: tuple[Index, ...]
+    dims: tuple[IterDim, ...]
+    conditions: tuple[Expr, ...]
+    value: Expr
+    at: Read
+
+
+@dataclass
+class Adjoint:
+    """The backward graph in the making: tensors and statements by the names of the forward graph's tensors.
+
+    `cotangents` are names of the parameters for results, `gradients` of the results for inputs.
+    """
+
+    graph: TensorGraph
+    cotangents: Mapping[str, str]
+    gradients: Mapping[str, str]
+    taken: set[str]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    statements: list[Statement] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.facts = IndexFacts(Facts(self.graph.constraints))
+        self.shares: dict[str, list[Share]] = {}
+        self.whole: dict[str, tuple[tuple[IterDim, ...], Expr]] = {}
+        self.named: dict[str, str] = {}
+        self.reuse = Reuse(self.graph)
+        self.vanish = Vanish(self.graph, self)
+
+    def derive(self) -> None:
+        """Make all statements."""
+        live = live_tensors(self.graph, self.cotangents, self.gradients)
+        self.live = live
+        for group, cyclic in reversed(groups(self.graph, live)):
+            if cyclic:
+                for name in group:
+                    self._name(name)
+            else:
+                self._finish(group[0], named=False)
+            for s in reversed([s for s in self.graph.statements if s.target in group]):
+                self._shares_of(s)
+            if cyclic:
+                for name in group:
+                    self._finish(name, named=True)
+        for name in self.gradients:
+            self._gradient(name)
+
+    # --- names ---------------------------------------------------------------------------------------
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing else has."""
+        found = next(n for k in count(1) if (n := name if k == 1 else f"{name}_{k}") not in self.taken)
+        self.taken.add(found)
+        return found
+
+    def _name(self, tensor: str) -> str:
+        """The tensor that holds the gradient of another."""
+        if tensor not in self.named:
+            t = self.graph.tensor(tensor)
+            name = self.gradients.get(tensor) or self.fresh(f"d{tensor}")
+            role = Role.OUTPUT if tensor in self.gradients else Role.TEMP
+            dtype = t.dtype if role is Role.OUTPUT else t.dtype.compute
+            self.tensors[name] = Tensor(name, dtype, t.shape, role)
+            self.named[tensor] = name
+        return self.named[tensor]
+
+    # --- shares --------------------------------------------------------------------------------------
+
+    def _shares_of(self, s: Statement) -> None:
+        """What a statement adds to the gradients of what it reads."""
+        seed = self._seed(s.target, s.write)
+        if seed is None:
+            return
+        value = self.graph.tensor(s.target)
+        out = Read(s.target, s.write, value.dtype)
+        conditions: list[Expr] = []
+        extreme = next((w for w in self.graph.writers(s.target) if w.reduction in ("max", "min")), None)
+        if extreme is not None:
+            equal = apply("eq", s.expr, out)
+            conditions.append(equal)
+            seed = written(product(seed).times(product(self._ties(s.target, s.write)), -1), seed.dtype)
+        elif s.reduction == "prod":
+            self._shares_of_product(s, seed)
+            return
+        self._walk(s.expr, seed, conditions, s)
+
+    def _seed(self, tensor: str, indices: tuple[Index, ...]) -> Expr | None:
+        """The gradient of an element; None where it is 0."""
+        if tensor in self.named:
+            name = self.named[tensor]
+            return Read(name, indices, self.tensors[name].dtype)
+        if tensor not in self.whole:
+            return None
+        dims, value = self.whole[tensor]
+        if any(isinstance(i, EXPR_TYPES) for i in indices) and not isinstance(value, Read):
+            self._materialise(tensor)
+            return self._seed(tensor, indices)
+        at = {d.name: i for d, i in zip(dims, indices, strict=True)}
+        if isinstance(value, Read):
+            places = tuple(at.get(i.name, i) if isinstance(i, IVar) else i for i in value.indices)
+            return replace(value, indices=places)
+        return _moved(value, {n: i for n, i in at.items() if not isinstance(i, EXPR_TYPES)})
+
+    def _walk(self, e: Expr, seed: Expr, conditions: Sequence[Expr], s: Statement) -> None:
+        """Down an expression; `seed` is the gradient of its value where all conditions hold."""
+        if is_zero(seed) or not self._is_live(e):
+            return
+        match e:
+            case Read(tensor, indices):
+                value = converted(seed, self.graph.tensor(tensor).dtype.compute)
+                share = Share(indices, s.dims, tuple(conditions), value, e)
+                self.shares.setdefault(tensor, []).append(share)
+            case Select(cond, then, other):
+                self._walk(then, seed, [*conditions, cond], s)
+                self._walk(other, seed, [*conditions, _negated(cond)], s)
+            case Cast(arg):
+                self._walk(arg, converted(seed, arg.dtype.compute), conditions, s)
+            case Apply(_, args):
+                for k, arg in enumerate(args):
+                    if self._is_live(arg):
+                        self._through(e, k, seed, conditions, s)
+
+    def _through(self, e: Apply, k: int, seed: Expr, conditions: Sequence[Expr], s: Statement) -> None:
+        by = partial(e, k, self._held(e, s))
+        if by is None:
+            message = f"'{e.op}' has no derivative that the language can write"
+            raise DslError(message, code="PF792", span=e.span, hint="leave out of wrt= what goes through it")
+        match by:
+            case Select(cond, then, other):
+                self._walk(e.args[k], multiplied(seed, then), [*conditions, cond], s)
+                self._walk(e.args[k], multiplied(seed, other), [*conditions, _negated(cond)], s)
+            case _:
+                self._walk(e.args[k], multiplied(seed, by), conditions, s)
+
+    def _held(self, e: Expr, s: Statement) -> Expr | None:
+        """The element that has the value of an expression: that which the statement defines as it."""
+        t = self.graph.tensor(s.target)
+        alone = e is s.expr and s.reduction is None and t.dtype is e.dtype
+        scattered = any(w.accumulate for w in self.graph.writers(t.name))
+        return Read(t.name, s.write, t.dtype) if alone and not scattered else None
+
+    def _is_live(self, e: Expr) -> bool:
+        """Does a gradient flow through it?"""
+        match e:
+            case Read(tensor):
+                return tensor in self.live
+            case Select(_, then, other):
+                return self._is_live(then) or self._is_live(other)
+            case Cast(arg):
+                return e.dtype.is_float and arg.dtype.is_float and self._is_live(arg)
+            case Apply(_, args):
+                return e.dtype.is_float and any(map(self._is_live, args))
+            case _:
+                return False
+
+    def _ties(self, tensor: str, write: tuple[Index, ...]) -> Expr:
+        """How many terms are the extreme: they share its gradient."""
+        key = f"{tensor} ties"
+        if key not in self.named:
+            t = self.graph.tensor(tensor)
+            name = self.named[key] = self.fresh(f"{tensor}_ties")
+            self.tensors[name] = Tensor(name, t.dtype.compute, t.shape, Role.TEMP)
+            scattered = any(s.accumulate for s in self.graph.writers(tensor))
+            for s in self.graph.writers(tensor):
+                one = choice(
+                    [apply("eq", s.expr, Read(tensor, s.write, t.dtype))], number(1.0, t.dtype.compute)
+                )
+                if scattered and not s.accumulate and isinstance(s.expr, Const):
+                    one = number(0.0, t.dtype.compute)
+                how = "sum" if s.reduction else None
+                self.statements.append(
+                    Statement(self.fresh(name), name, s.dims, s.write, one, how, s.accumulate)
+                )
+        name = self.named[key]
+        return Read(name, write, self.tensors[name].dtype)
+
+    def _shares_of_product(self, s: Statement, seed: Expr) -> None:
+        """The others' product: of those that are not 0, where one alone is 0 and it is this one, or none."""
+        dtype = s.expr.dtype
+        zero = apply("eq", s.expr, number(0.0, dtype))
+        parts = {
+            "zeros": ("sum", choice([zero], number(1.0, dtype))),
+            "others": ("prod", Select(zero, number(1.0, dtype), s.expr, dtype)),
+        }
+        found = []
+        for what, (how, value) in parts.items():
+            name = self.fresh(f"{s.target}_{what}")
+            self.tensors[name] = Tensor(name, dtype, self.graph.tensor(s.target).shape, Role.TEMP)
+            self.statements.append(Statement(name, name, s.dims, s.write, value, how))
+            found.append(Read(name, s.write, dtype))
+        zeros, others = found
+        none = [apply("eq", zeros, number(0.0, dtype))]
+        one = [apply("eq", zeros, number(1.0, dtype)), zero]
+        self._walk(s.expr, multiplied(seed, apply("div", others, s.expr)), none, s)
+        self._walk(s.expr, multiplied(seed, others), one, s)
+
+    # --- gradients of tensors ------------------------------------------------------------------------
+
+    def _finish(self, tensor: str, named: bool) -> None:
+        """All shares of a tensor's elements are known: they become its gradient."""
+        t = self.graph.tensor(tensor)
+        dims, gathered, scattered = self._gathered(t)
+        if tensor in self.cotangents:
+            given = Read(self.cotangents[tensor], tuple(IVar(d.name) for d in dims), t.dtype)
+            gathered.insert(0, converted(given, t.dtype.compute))
+        if not gathered and not scattered:
+            if not named:
+                return
+            gathered = [number(0.0, t.dtype.compute)]
+        value = self.reuse(added(gathered, t.dtype.compute))
+        if self.vanish(value):
+            if named:
+                value = number(0.0, t.dtype.compute)
+            elif not scattered:
+                return
+        if scattered and named:
+            at = scattered[0].at
+            message = f"the gradient of '{tensor}' would be scattered within a recurrence"
+            hint = "read the elements by indices of loops, or leave out of wrt= what goes through it"
+            raise DslError(message, code="PF793", span=at.span, hint=hint)
+        self.whole[tensor] = dims, value
+        if named or scattered or tensor in self.gradients or self._is_shared(tensor, value):
+            self._materialise(tensor)
+        for share in scattered:
+            self._scatter(tensor, share)
+
+    def _is_shared(self, tensor: str, value: Expr) -> bool:
+        """Is it more than a product of few, and asked for more than once?"""
+        uses = sum(r.tensor in self.live for s in self.graph.writers(tensor) for r in reads(s.expr))
+        return uses > 1 and len(reads(value)) > 1
+
+    def _materialise(self, tensor: str) -> None:
+        dims, value = self.whole[tensor]
+        name = self._name(tensor)
+        t = self.tensors[name]
+        write = tuple(IVar(d.name) for d in dims)
+        if t.dtype is not value.dtype:
+            value = Cast(value, t.dtype)
+        self.statements.append(
+            Statement(self.fresh(name) if name in self._statements() else name, name, dims, write, value)
+        )
+
+    def _statements(self) -> set[str]:
+        return {s.name for s in self.statements}
+
+    def _scatter(self, tensor: str, share: Share) -> None:
+        name = self._name(tensor)
+        renamed = self._free_dims(share, set())
+        value = choice(renamed.conditions, renamed.value)
+        self.notes.append(
+            (tensor, "scattered: its elements are found by data, or by indices that cannot be solved")
+        )
+        self.statements.append(
+            Statement(self.fresh(f"{name}__add"), name, renamed.dims, renamed.indices, value, "sum", True)
+        )
+
+    def _gradient(self, name: str) -> None:
+        """The result for an input: zeros where nothing flows."""
+        if name not in self.named and name in self.whole:
+            self._materialise(name)
+        elif name not in self.named:
+            t = self.graph.tensor(name)
+            self.whole[name] = self._dims(t), number(0.0, t.dtype.compute)
+            self._materialise(name)
+
+    # --- shares as sums ------------------------------------------------------------------------------
+
+    def _dims(self, t: Tensor) -> tuple[IterDim, ...]:
+        """Variables for the elements of a tensor, called as the first statement that has them does."""
+        places = [(s.write, s) for s in self.graph.writers(t.name)]
+        places += [
+            (r.indices, s) for s in self.graph.readers(t.name) for r in reads(s.expr) if r.tensor == t.name
+        ]
+        found: list[str] = []
+        for k in range(len(t.shape)):
+            names = (i.name for at, _ in places if isinstance(i := at[k], IVar))
+            free = (n for n in names if n not in found)
+            found.append(next(free, "") or self._free(f"i{k}", found))
+        return tuple(IterDim(n, IConst(0), extent) for n, extent in zip(found, t.shape, strict=True))
+
+    def _free(self, name: str, used: Iterable[str]) -> str:
+        """A name for a variable: variables of other statements may have it."""
+        used = set(used) | self.taken
+        return next(n for k in count() if (n := f"{name}{k or ''}") not in used)
+
+    def _free_dims(self, share: Share, used: set[str]) -> Share:
+        """The share with variables that are called like none of `used`."""
+        names: dict[str, IndexExpr] = {}
+        dims: list[IterDim] = []
+        for d in share.dims:
+            name = self._free(d.name, used | {x.name for x in dims})
+            lower, upper = (substitute(b, names) for b in (d.lower, d.upper))
+            dims.append(IterDim(name, lower, upper, d.reduce))
+            names[d.name] = IVar(name)
+        return replace(
+            share,
+            dims=tuple(dims),
+            indices=tuple(
+                map_index(i, lambda e: _moved(e, names), lambda i: substitute(i, names))
+                for i in share.indices
+            ),
+            conditions=tuple(_moved(c, names) for c in share.conditions),
+            value=_moved(share.value, names),
+        )
+
+    def _gathered(self, t: Tensor) -> tuple[tuple[IterDim, ...], list[Expr], list[Share]]:
+        """The sum over instances for each share that can be solved, and the other shares."""
+        dims = self._dims(t)
+        found: list[tuple[tuple[IterDim, ...], Expr]] = []
+        scattered: list[Share] = []
+        for share in map(self._by_rows, _merged(self.shares.pop(t.name, []))):
+            try:
+                found.append(self._solved(share, dims))
+            except Unsolved:
+                scattered.append(share)
+        parts = [value for left, value in found if not left]
+        together: dict[tuple[IterDim, ...], list[Expr]] = {}
+        for left, value in found:
+            if left:
+                together.setdefault(left, []).append(value)
+        for left, values in together.items():
+            parts.append(self._reduced(t, dims, left, self.reuse(added(values, t.dtype.compute))))
+        return dims, [p for p in parts if not is_zero(p)], scattered
+
+    def _by_rows(self, share: Share) -> Share:
+        """An element of rows that data bound lies in one of them: no other has to be looked at."""
+        inside = [c for c in share.conditions if (found := row_of(c, share)) is not None]
+        if not inside:
+            return share
+        found = row_of(inside[0], share)
+        assert found is not None
+        pointer, n, e = found
+        row = Read(self._rows(pointer, e), (IVar(e.name),), I64)
+        there = [apply("ge", row, Const(0, I64)), apply("lt", row, IndexValue(n.upper, I64))]
+        rest = [c for c in share.conditions if c is not inside[0]]
+        return replace(
+            share,
+            dims=tuple(d for d in share.dims if d is not n),
+            conditions=(*there, *(with_data(c, n.name, row) for c in rest)),
+            value=with_data(share.value, n.name, row),
+        )
+
+    def _rows(self, pointer: Read, e: IterDim) -> str:
+        """The tensor of the last row that begins at each element or before, as `row(pointer, e)` is."""
+        key = f"{pointer.tensor} rows {e.upper}"
+        if key not in self.named:
+            name = self.named[key] = self.fresh(f"{pointer.tensor}_row")
+            self.tensors[name] = Tensor(name, I64, (e.upper,), Role.TEMP)
+            at = IVar(self._free("n", (e.name,)))
+            begin = _as_i64(Read(pointer.tensor, (at,), pointer.dtype))
+            here = apply("le", begin, IndexValue(IVar(e.name), I64))
+            value = Select(here, IndexValue(at, I64), Const(-1, I64), I64)
+            over = IterDim(at.name, IConst(0), self.graph.tensor(pointer.tensor).shape[0], True)
+            dims = (replace(e, reduce=False), over)
+            self.statements.append(Statement(name, name, dims, (IVar(e.name),), value, "max"))
+        return self.named[key]
+
+    def _solved(self, share: Share, dims: tuple[IterDim, ...]) -> tuple[tuple[IterDim, ...], Expr]:
+        """The variables that are summed over, and the term."""
+        outer = {d.name for d in dims}
+        apart = self._free_dims(share, outer)
+        fresh = (self._free(f"r{k or ''}", outer | {d.name for d in apart.dims}) for k in count())
+        places = list(zip(apart.indices, dims, strict=True))
+        equations = [(i, IVar(d.name)) for i, d in places if not isinstance(i, EXPR_TYPES)]
+        chosen = [_is_at(i, d.name) for i, d in places if isinstance(i, EXPR_TYPES)]
+        known = self.facts.with_dims(dims)
+        got = instances(apart.dims, equations, known, fresh)
+        if chosen and got.left:
+            raise Unsolved("data")
+        left = got.left
+        inner = known.with_dims(left)
+        names: dict[str, IndexExpr] = {}
+        original = dict(zip((d.name for d in apart.dims), (d.name for d in share.dims), strict=True))
+        for d in left:
+            nice = original.get(d.name, d.name)
+            if nice not in outer | {str(n) for n in names.values()}:
+                names[d.name] = IVar(nice)
+        left = tuple(
+            IterDim(
+                str(names.get(d.name, d.name)), substitute(d.lower, names), substitute(d.upper, names), True
+            )
+            for d in left
+        )
+        conditions = [_as_expr(c) for c in got.conditions]
+        at = {n: inner.simple(v) for n, v in got.values.items()}
+        own = [_simplified(_moved(c, at, inner), inner) for c in (*apart.conditions, *chosen)]
+        value = _moved(apart.value, at, inner)
+        whole = choice([_moved(c, names) for c in (*conditions, *own)], _moved(value, names))
+        return left, whole
+
+    def _reduced(self, t: Tensor, dims: tuple[IterDim, ...], left: tuple[IterDim, ...], value: Expr) -> Expr:
+        """A sum in a tensor of its own, times what does not change in it."""
+        if is_zero(value):
+            return value
+        inner = {d.name for d in left}
+        p = product(value)
+        outside = {a: n for a, n in p.factors.items() if not depends_on(a) & inner}
+        if len(outside) == len(p.factors) and p.factors:
+            outside.pop(next(iter(p.factors)))
+        within = {a: n for a, n in p.factors.items() if a not in outside}
+        body = written(type(p)(1.0, within), value.dtype)
+        used = depends_on(body, *(b for d in left for b in (d.lower, d.upper)))
+        outer = tuple(d for d in dims if d.name in used)
+        name = self._sum(t, outer, left, body)
+        total = Read(name, tuple(IVar(d.name) for d in outer), value.dtype)
+        if self.vanish(total):
+            return number(0.0, value.dtype)
+        return written(type(p)(p.coefficient, {**outside, total: 1}), value.dtype)
+
+    def _sum(self, t: Tensor, outer: tuple[IterDim, ...], left: tuple[IterDim, ...], body: Expr) -> str:
+        """The tensor of a sum: one that is there already where it is the same."""
+        write = tuple(IVar(d.name) for d in outer)
+        for s in self.statements:
+            if (s.dims, s.write, s.expr, s.reduction) == ((*outer, *left), write, body, "sum"):
+                return s.target
+        name = self.fresh(f"d{t.name}_sum")
+        self.tensors[name] = Tensor(name, body.dtype, tuple(d.upper for d in outer), Role.TEMP)
+        self.statements.append(Statement(name, name, (*outer, *left), write, body, "sum"))
+        return name
+
+
+def _merged(shares: Iterable[Share]) -> Iterator[Share]:
+    """Shares of one element under the same conditions become one."""
+    together: dict[tuple[object, ...], list[Share]] = {}
+    for s in shares:
+        together.setdefault((s.indices, s.dims, s.conditions), []).append(s)
+    for same in together.values():
+        value = (
+            added([s.value for s in same], same[0].value.dtype) if len(same) > 1 else factored(same[0].value)
+        )
+        yield replace(same[0], value=value)
+
+
+def _moved(e: Expr, at: Mapping[str, IndexExpr], known: IndexFacts | None = None) -> Expr:
+    """The expression with values for variables."""
+
+    def over(i: IndexExpr) -> IndexExpr:
+        moved = substitute(i, at)
+        return known.simple(moved) if known is not None and moved is not i else moved
+
+    return map_expr(e, lambda x: x, over)
+
+
+def _is_at(index: Expr, name: str) -> Expr:
+    """Is an index from data that of the element?"""
+    return Apply("eq", (_as_i64(index), IndexValue(IVar(name), I64)), BOOL)
+
+
+def _as_i64(e: Expr) -> Expr:
+    return e if e.dtype is I64 else Cast(e, I64)
+
+
+def _negated(cond: Expr) -> Expr:
+    if isinstance(cond, Apply) and cond.op == "not":
+        return cond.args[0]
+    return Apply("not", (cond,), BOOL)
+
+
+def _as_expr(c: Condition) -> Expr:
+    op = "ge" if c.op == ">=" else "eq"
+    return Apply(op, (IndexValue(c.left, I64), IndexValue(c.right, I64)), BOOL)
+
+
+def _simplified(cond: Expr, known: IndexFacts) -> Expr:
+    """The parts of a condition on indices that do not always hold."""
+    if isinstance(cond, Apply) and cond.op == "and":
+        left, right = (_simplified(a, known) for a in cond.args)
+        if left == _TRUE or right == _TRUE:
+            return right if left == _TRUE else left
+        return cond if (left, right) == cond.args else Apply("and", (left, right), BOOL)
+    found = conjuncts(cond)
+    if found is not None and all(known.at_least(c, IConst(0)) for c in found):
+        return _TRUE
+    return cond
+
+
+_TRUE = Const(True, BOOL)
