@@ -32,6 +32,8 @@ CASES = (
     "csr cora 256",
     "csr power 64",
     "csr power 256",
+    "csr sorted 64",
+    "csr one 64",
     "bags 64",
     "softmax even",
     "softmax power",
@@ -44,12 +46,16 @@ BAR = 1.1
 
 
 def lengths(kind: str, rng: np.random.Generator) -> Array:
-    """Elements of each row: of Cora's size, of a power law, or nearly even."""
+    """Elements of each row: of Cora's size, of a power law, in any order or falling, all in one, or nearly
+    even."""
     if kind == "cora":
         return rng.multinomial(10556, rng.dirichlet(np.full(2708, 2.0)))
-    if kind == "power":
+    if kind == "one":
+        return np.where(np.arange(20_000) == 7_000, 400_000, 0)
+    if kind in ("power", "sorted"):
         weights = np.arange(1, 20001) ** -0.9
-        rng.shuffle(weights)
+        if kind == "power":
+            rng.shuffle(weights)
         return rng.multinomial(400_000, weights / weights.sum())
     return rng.integers(4, 13, 4096 if kind == "bags" else 20_000)
 

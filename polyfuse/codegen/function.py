@@ -18,9 +18,22 @@ from operator import is_
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.loop_ir import Block, Delinearize, For, If, Node, begin_of, end_of
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr
 
 # The share of a worker, and the number of an iteration in it.
 BEGIN, END, ITERATION = IVar("begin"), IVar("end"), IVar("it")
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of a function whose iterations are handed out by what its `rows` have, one of its loops: `low` and
+    `high` are the ends of what a row has; there are `outer` iterations around the rows, and `inner` in each."""
+
+    outer: IndexExpr
+    rows: For
+    inner: IndexExpr
+    low: Expr
+    high: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +41,15 @@ class Function:
     """`block` is what it does; with `loops`, a parallel nest, for the iterations of it from `begin` to `end`.
 
     In loops inside of it `jammed` rows are computed at a time.  With `time` each call is for one iteration of
-    that loop, which is around `loops` (`codegen.transforms.outline`).
+    that loop, which is around `loops` (`codegen.transforms.outline`).  With `shares` these are handed out
+    (`codegen.transforms.load_balance`).
     """
 
     loops: tuple[For, ...]
     block: Block
     jammed: int = 1
     time: For | None = None
+    shares: Shares | None = None
 
     # --- parts ------------------------------------------------------------------------------------------
 

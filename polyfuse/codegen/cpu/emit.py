@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses, plan_buffers
+from polyfuse.codegen.c_printer import Printer
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
@@ -32,9 +33,10 @@ from polyfuse.codegen.cpu.workarounds import (
     with_hidden_steps,
 )
 from polyfuse.codegen.decisions import Made, in_names_of
-from polyfuse.codegen.function import Function
+from polyfuse.codegen.function import Function, Shares
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
+from polyfuse.codegen.transforms.load_balance import FIRST_OF_SHARE, SHARES
 from polyfuse.codegen.transforms.outline import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transforms.register_tiling import reads_windows
 from polyfuse.codegen.transforms.strength_reduction import bounds_text
@@ -72,7 +74,7 @@ def launch_of(name: str, kernel: str, low: LoweredKernel, f: Function) -> Launch
     # Arrays that a chunk fills for all of its iterations (`codegen.transforms.invariant_motion`).
     filled = any(isinstance(n, Declare) and n.role is LocalRole.SHARED for n in f.block)
     count, parallel, least = (
-        iteration_count(f),
+        as_index(SHARES) if f.shares else iteration_count(f),
         bool(f.loops),
         FITTED.hoist_conversions_fewest_rows if filled else 1,
     )
@@ -275,9 +277,10 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     bounds = bounds_text(functions)
     order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
     written = WRITTEN if any("PF_WRITTEN" in text for text in functions) else ""
+    shares = FIRST_OF_SHARE if any("pf_first_of_share(" in text for text in functions) else ""
     steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
-    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + steps + written
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + shares + steps + written
     source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
 
@@ -357,6 +360,11 @@ def _bodies(
         found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
         functions += [
             emitter.body(n, places, task, found) for n, task in zip(names, low.functions, strict=True)
+        ]
+        functions += [
+            emitter.first(n, places, task.shares)
+            for n, task in zip(names, low.functions, strict=True)
+            if task.shares
         ]
         made = low.noted | found
         emitter.printed[form] = names, low, made
@@ -510,7 +518,8 @@ class _Emitter:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
         given = [a for _, a in self._parameters(places)]
         given += [f.time.var] if f.time else []
-        given += ["begin", "end"] if f.loops else []
+        ends = ["begin", "end"] if f.loops else []
+        given += [f"{body}_first({', '.join([*given, x])})" for x in ends] if f.shares else ends
         return "\n".join(
             [
                 f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
@@ -520,6 +529,28 @@ class _Emitter:
                 f"  {body}_body({', '.join(given)});",
                 "}",
                 "",
+            ]
+        )
+
+    def first(self, name: str, places: Addresses, shares: Shares) -> str:
+        """The function that finds the first iteration of a share."""
+        printer = Printer(places.element, self.functions)
+        var, start = shares.rows.var, printer.index(shares.rows.lower)
+        rows = printer.index(binary("-", shares.rows.upper, shares.rows.lower))
+        outer, inner = printer.index(shares.outer), printer.index(shares.inner)
+        ends = [
+            f"[&](pf_i64 row) {{ const pf_i64 {var} = {start} + row; return {printer.expr(e)}; }}"
+            for e in (shares.low, shares.high)
+        ]
+        parameters = [*(p for p, _ in self._parameters(places)), "const pf_i64 share"]
+        return "\n".join(
+            [
+                f"static __attribute__((noinline)) pf_i64 {name}_first(",
+                f"    {(',' + chr(10) + '    ').join(parameters)}) {{",
+                f"  return pf_first_of_share(share, {outer}, {rows}, {inner},",
+                f"      {ends[0]},",
+                f"      {ends[1]});",
+                "}",
             ]
         )
 

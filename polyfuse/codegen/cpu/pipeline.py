@@ -25,6 +25,7 @@ from polyfuse.codegen.transforms.invariant_motion import (
     hoist_conversions,
     hoist_function_columns,
 )
+from polyfuse.codegen.transforms.load_balance import with_shares
 from polyfuse.codegen.transforms.loop_carried_scalars import loop_carried_scalars
 from polyfuse.codegen.transforms.loop_distribution import (
     distribute_recurrences,
@@ -389,6 +390,11 @@ FUNCTIONS = Pipeline(
             "run-loops",
             "short rows of a nest that follow one another are found together",
             on_each(lambda k, t, cx: with_run_loops(t)),
+        ),
+        Pass(
+            "load-balance",
+            "workers share rows out by how many elements these have",
+            on_each(lambda k, t, cx: t if cx.checked else with_shares(k, t)),
         ),
         Pass("declare-arrays", "arrays of workers that passes added are declared", _with_arrays, False),
     ),

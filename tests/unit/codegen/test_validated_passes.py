@@ -215,6 +215,7 @@ NOTHING_TO_RUN = {
     "prefetch:rows": "asks for lines, and computes nothing",
     "prefetch:next-row": "asks for lines, and computes nothing",
     "prefetch:rows-of-data": "asks for lines, and computes nothing",
+    "load-balance": "says which iterations a worker has: what these compute stays",
 }
 Pairs = dict[str, list[tuple[Loops, Loops]]]
 
