@@ -16,12 +16,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.pages import write_measured
 from benchmarks.quiet import Meter
+from benchmarks.surroundings import load_average, surroundings
 from benchmarks.turns import TURN_S, Child, ContenderError, environment, limit_cores, serve
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +41,7 @@ CASES = (
     "softmax even",
     "softmax power",
 )
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sparse_rows.md"
 MOST_PADDED = 1 << 25
 BAR = 1.1
 
@@ -248,34 +252,50 @@ def row(case: str, best: Mapping[str, tuple[float, float]], busy: float) -> str:
     return f"| {case} | {' | '.join(cells)} | {wall:.2f} ({cpu:.2f}) | {100 * busy:.0f} % |"
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Print the table; 1 if a case is above the bar."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of names of cases")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=5)
-    chosen = parser.parse_args(given)
+def table(threads: int, turns: int, only: Sequence[str]) -> tuple[str, bool]:
+    """The table of so many threads, and whether a case is above the bar."""
+    lines = [
+        f"{threads} thread{'s' * (threads > 1)}, {turns} turns; f32, ms of a call, wall (processor):",
+        "",
+    ]
+    lines += [f"| case | {' | '.join(LIBRARIES)} | to the best | others use |", f"|{'---|' * 6}"]
     children: dict[str, Child] = {}
     above = False
     try:
         for name in LIBRARIES:
-            command = ["benchmarks.sparse_rows", "--library", name, str(chosen.threads)]
+            command = ["benchmarks.sparse_rows", "--library", name, str(threads)]
             try:
-                children[name] = Child(name, command, environment(chosen.threads))
+                children[name] = Child(name, command, environment(threads))
             except ContenderError as error:
                 print(f"without {error}", file=sys.stderr)
-        print(f"ms of a call, wall (processor); {chosen.threads} threads, {chosen.turns} turns; f32")
-        print(f"| case | {' | '.join(LIBRARIES)} | to the best | others use |\n|{'---|' * 6}")
         for case in CASES:
-            if not chosen.only or any(o in case for o in chosen.only):
-                best, busy = measured(case, children, chosen.turns)
+            if not only or any(o in case for o in only):
+                best, busy = measured(case, children, turns)
                 others = [best[n][0] for n in LIBRARIES[1:] if n in best]
                 above |= bool(others) and best["polyfuse"][0] > BAR * min(others)
-                print(row(case, best, busy), flush=True)
+                lines.append(row(case, best, busy))
     finally:
         for child in children.values():
             child.close()
-    return int(above)
+    return "\n".join(lines), above
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print the tables; 1 if a case is above the bar. With --write also into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of names of cases")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
+    chosen = parser.parse_args(given)
+    where, load = surroundings(), load_average()
+    about = f"{where['cpu']}, {where['date'][:10]}, load average {load:.1f}."
+    made = [table(threads, chosen.turns, chosen.only) for threads in chosen.threads]
+    found = "\n\n".join([about, *(text for text, _ in made)])
+    print(found)
+    if chosen.write:
+        write_measured(PAGE, found)
+    return int(any(above for _, above in made))
 
 
 def _child(library: str, threads: int, inbox: int, outbox: int) -> None:

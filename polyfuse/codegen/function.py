@@ -26,8 +26,8 @@ BEGIN, END, ITERATION = IVar("begin"), IVar("end"), IVar("it")
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of a function whose iterations are handed out by what its `rows` have, one of its loops: `low` and
-    `high` are the ends of what a row has; there are `outer` iterations around the rows, and `inner` in each."""
+    """Of a function whose iterations are handed out by what its `rows` have, one of its loops: a row has what
+    is from `low` to `high`; there are `outer` iterations around the rows, and `inner` in each."""
 
     outer: IndexExpr
     rows: For

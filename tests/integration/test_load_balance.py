@@ -1,4 +1,4 @@
-"""Rows of data are shared out by what they have: each once, in equal amounts, and no bit depends on threads."""
+"""Rows of data are shared out by what they have: each once, equal amounts, no bit depends on threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.api import LAYERS
 from polyfuse.codegen.transforms.load_balance import SHARES
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.pool import Pool

@@ -15,6 +15,7 @@ from polyfuse.codegen.cuda.partial_vectors import bounds_of_rows, without_certai
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
+from polyfuse.codegen.transforms.load_balance import left_to_blocks
 from polyfuse.codegen.transforms.lower_statements import forward_to_loops, lower_statements
 from polyfuse.codegen.transforms.outline import block_tree
 from polyfuse.codegen.transforms.precision import rounded_once, short_functions
@@ -93,6 +94,11 @@ LOOPS = Pipeline(
             "forward-stores:loops",
             "what all threads of a row know is not read again from where one of them stores it",
             on_block(lambda k, b, cx: forward_to_loops(k, merge_initial(without_certain(b)), cx.numbers)),
+        ),
+        Pass(
+            "load-balance",
+            "rows of data are left to the blocks that compute them",
+            on_block(lambda k, b, cx: left_to_blocks(b)),
         ),
     ),
 )

@@ -1,14 +1,14 @@
 """Workers have rows of equal amounts, where data says what a row has.
 
-    for n in 0..N @blk:                                  share k of 1024 begins with the first row n that has
-      for e in ptr[n]..ptr[n + 1]: ...            ->     n + ptr[n] - ptr[0] >= k * (N + ptr[N] - ptr[0]) / 1024
-                                                         for n in (first row of begin)..(first row of end): ...
+    for n in 0..N @blk:                           share k begins with the first row n that has
+      for e in ptr[n]..ptr[n + 1]: ...    ->        n + ptr[n] - ptr[0] >= k * (N + ptr[N] - ptr[0]) / 1024
+                                                  for n in (first row of begin)..(first row of end): ...
 
-Chunks of equally many rows are as long as the longest rows make them: of 20,000 rows of a power law, sorted, the
-first sixteenth has two thirds of all elements.  Rows and elements together are what a worker has to do, as
-in merge-path products of sparse matrices (Merrill and Garland, "Merge-based parallel sparse matrix-vector
-multiplication", SC 2016).  What they come to before a row is known without adding anything up where a row ends
-where the next one begins: a chunk finds its rows by two binary searches in the pointers.
+Chunks of equally many rows are as long as the longest rows make them: of 20,000 rows of a power law, sorted,
+the first sixteenth has two thirds of all elements.  Rows and elements together are what a worker has to do,
+as in merge-path products of sparse matrices (Merrill and Garland, "Merge-based parallel sparse matrix-vector
+multiplication", SC 2016).  Where a row ends where the next one begins, nothing needs to be added up: a chunk
+finds its rows by two binary searches in the pointers.
 
 A search in pointers that fall finds something else, and still a share ends where the next one begins, the
 first one begins with the first row, and the last one ends with the last row: each row is computed once,
@@ -27,7 +27,7 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, product, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Declare, For, LocalRole, nodes_of
+from polyfuse.ir.loop_ir import Block, Declare, For, LocalRole, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Select, depends_on, map_expr, reads
 
@@ -35,10 +35,12 @@ SHARES = 1024
 """Into so many shares a function's work is cut, which chunks have several of."""
 
 FIRST_OF_SHARE = f"""\
-// The first iteration of a share of {SHARES}: of `rows` rows from `low(row)` to `high(row)`, which are done for each
-// of `outer` iterations outside, and have `inner` iterations each.  Never falls with shares, whatever the data.
+// The first iteration of a share of {SHARES}. Rows have what is from low(row) to high(row); all of them are
+// done for each of `outer` iterations outside, and have `inner` iterations each. It never falls with shares,
+// whatever the data.
 template <class Low, class High>
-static inline pf_i64 pf_first_of_share(pf_i64 share, pf_i64 outer, pf_i64 rows, pf_i64 inner, Low low, High high) {{
+static inline pf_i64 pf_first_of_share(
+    pf_i64 share, pf_i64 outer, pf_i64 rows, pf_i64 inner, Low low, High high) {{
   if (share <= 0 || outer <= 0 || rows <= 0 || inner <= 0) return 0;
   if (share >= {SHARES}) return outer * rows * inner;
   const pf_i64 start = low(0), end = high(rows - 1);
@@ -78,6 +80,15 @@ def with_shares(kernel: Kernel, f: Function) -> Function:
             outer, inner = (_extent(part) for part in (f.loops[:at], f.loops[at + 1 :]))
             return replace(f, shares=Shares(outer, f.loops[at], inner, low, high))
     return f
+
+
+def left_to_blocks(block: Block) -> Block:
+    """The same loops of a GPU, whose blocks have few rows each: a multiprocessor takes the next one when it
+    is done with one."""
+    for n in nodes_of(block):
+        if isinstance(n, For) and n.of_data:
+            missed((n,), "multiprocessors take blocks of few rows each, as they are done with others")
+    return block
 
 
 def _ends(f: Function) -> list[tuple[For, Expr, Expr]]:
