@@ -174,3 +174,8 @@ def test_explain_says_what_was_emitted(text: str, n: int, e: int, told: str) -> 
     taken = told.startswith("+")
     assert ("pf_first_of_share(" in built.source) == taken
     assert (f"parallel over {SHARES}" in str(built.plan)) == taken
+
+
+def test_blocks_of_a_gpu_take_rows_as_they_come() -> None:
+    told = pf.compile(ROWS, target="emulate").explain(values(2003, 64), ends("even", 401, 2003))
+    assert "- load-balance y__part: multiprocessors take blocks of few rows each" in told
