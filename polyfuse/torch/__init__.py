@@ -1,0 +1,1 @@
+"""Operators in models of PyTorch."""

@@ -1,0 +1,190 @@
+"""The backend of `torch.compile`: `torch.compile(model, backend="polyfuse")`.
+
+    Dynamo's graph --AOTAutograd--> functional ATen graphs, forward and backward
+                   --partition--> regions --lowering--> tensor graphs --driver--> kernels
+                   --assemble--> a graph with a call for each region
+
+What cannot be lowered or compiled stays with ATen: it is counted, has a reason in the report, and a file that shows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from polyfuse.diagnostics import PolyfuseError, ToolchainError
+from polyfuse.options import Options
+from polyfuse.torch.dynamo import lowerings
+from polyfuse.torch.dynamo.assemble import assemble
+from polyfuse.torch.dynamo.kernels import PROGRAMS, Call
+from polyfuse.torch.dynamo.lowering import Lowered, is_item, lower
+from polyfuse.torch.dynamo.lowerings.table import tensor_of
+from polyfuse.torch.dynamo.partition import Partition, Region, partition
+from polyfuse.torch.dynamo.report import (
+    GRAPHS,
+    GraphReport,
+    aten_nodes,
+    references,
+    region_report,
+)
+from polyfuse.torch.dynamo.reproducer import module_of, save
+from polyfuse.torch.dynamo.settings import Settings, decompositions
+from polyfuse.torch.dynamo.sizes import Unsupported
+
+Node: TypeAlias = Any
+COUNTERS = "polyfuse"
+"""What `torch._dynamo.utils.counters` has of this backend."""
+
+__all__ = ["lowerings", "polyfuse_backend"]
+
+
+def polyfuse_backend(
+    module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None, **kwargs: Any
+) -> Callable[..., Any]:
+    """What Dynamo calls with a graph: gives what computes it.
+
+    Raises ArgumentError PF810 for options that there are not, ToolchainError PF811 with `strict` for a region that
+    cannot be compiled.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    settings = Settings.of({**(options or {}), **kwargs}, mode)
+    tensors = references(inputs)
+    compilers = {
+        name: partial(compile_graph, settings=settings, kind=kind, tensors=tensors)
+        for name, kind in (("fw_compiler", "forward"), ("bw_compiler", "backward"), ("inference_compiler", "inference"))
+    }
+    made: Callable[..., Any] = aot_autograd(
+        **compilers,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(module, inputs)
+    return made
+
+
+def compile_graph(
+    module: Any, inputs: Sequence[Any], *, settings: Settings, kind: str, tensors: tuple[Any, ...] = ()
+) -> Callable[[list[Any]], Any]:
+    """What computes an ATen graph; it takes a list of arguments, and empties it."""
+    import torch
+    from torch.fx.graph import CodeGen
+
+    start = time.perf_counter()
+    graph = module.graph
+    graph.eliminate_dead_code()
+    told = GraphReport(kind, tensors=tensors)
+    found, lowered, calls = _compiled(graph, settings, told)
+    made = torch.fx.GraphModule(module, assemble(graph, found, lowered, calls))
+    assert isinstance(made.graph._codegen, CodeGen)
+    told.aten = aten_nodes(found)
+    told.calls = list(calls.values())
+    told.seconds = time.perf_counter() - start
+    GRAPHS.append(told)
+    return _boxed(made)
+
+
+def _boxed(module: Any) -> Callable[[list[Any]], Any]:
+    """A call with a list, which is emptied: arguments die as soon as they are read last."""
+    try:
+        from torch.fx.graph import _BoxedCodeGen
+    except ImportError:
+        forward = module.forward
+
+        def run(arguments: list[Any]) -> Any:
+            given = tuple(arguments)
+            arguments.clear()
+            return forward(*given)
+
+    else:
+        module.graph.set_codegen(_BoxedCodeGen())
+        module.recompile()
+        run = module.forward
+
+        def boxed(arguments: list[Any], run: Callable[..., Any] = run) -> Any:
+            return run(arguments)
+
+        run = boxed
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _compiled(
+    graph: Any, settings: Settings, told: GraphReport
+) -> tuple[Partition, dict[int, Lowered], dict[int, Call]]:
+    """Regions, their graphs and their calls; nodes that cannot be lowered are refused until all others are."""
+    refused: dict[Node, str] = {}
+    while True:
+        found = partition(graph, refused)
+        try:
+            lowered = {k: _lowered(r, settings) for k, r in enumerate(found.regions)}
+        except _Refused as problem:
+            refused.update(problem.reasons)
+            continue
+        calls = {k: _call(k, r, lowered[k], found, told) for k, r in enumerate(found.regions)}
+        failed = _failures(found, lowered, calls, settings, told)
+        if not failed:
+            return found, lowered, calls
+        refused.update(failed)
+
+
+class _Refused(Exception):
+    """Nodes that cannot be lowered after all, and why."""
+
+    def __init__(self, reasons: dict[Node, str]) -> None:
+        super().__init__()
+        self.reasons = reasons
+
+
+def _lowered(region: Region, settings: Settings) -> Lowered:
+    try:
+        return lower(region.nodes, region.outputs, settings.precision)
+    except Unsupported as problem:
+        node = getattr(problem, "node", None)
+        nodes = region.nodes if node is None else (node.args[0] if is_item(node) else node,)
+        raise _Refused(dict.fromkeys(nodes, str(problem))) from None
+
+
+def _target(region: Region) -> str:
+    devices = {tensor_of(n).device.type for n in region.nodes if tensor_of(n) is not None}
+    return "cuda" if "cuda" in devices else "cpu"
+
+
+def _call(k: int, region: Region, low: Lowered, found: Partition, told: GraphReport) -> Call:
+    program = PROGRAMS.of(low.graph, _target(region), Options())
+    name = f"polyfuse_{told.kind}_{k}"
+    return Call(low, program, module_of(region, low), name)
+
+
+def _failures(
+    found: Partition, lowered: dict[int, Lowered], calls: dict[int, Call], settings: Settings, told: GraphReport
+) -> dict[Node, str]:
+    """Compile; the nodes of regions that cannot be, and why."""
+    from torch._dynamo.utils import counters
+
+    failed: dict[Node, str] = {}
+    reports = []
+    for k, region in enumerate(found.regions):
+        call, kernels = calls[k], None
+        if call.is_known:
+            try:
+                call.compile()
+                kernels = call.launches
+            except (PolyfuseError, Unsupported) as problem:
+                why = problem.diagnostics[0].message if isinstance(problem, PolyfuseError) else str(problem)
+                file = save(region, lowered[k], why)
+                message = f"{call.__name__} cannot be compiled: {why}; it is in {file}"
+                if settings.strict:
+                    raise ToolchainError(message, code="PF811", hint="without strict ATen computes it") from problem
+                told.failures.append(message)
+                counters[COUNTERS]["fallbacks"] += 1
+                failed.update(dict.fromkeys(region.nodes, f"it could not be compiled: {why}"))
+                continue
+        reports.append(region_report(call.__name__, region, lowered[k], found, kernels))
+    told.regions = reports
+    if not failed:
+        counters[COUNTERS]["regions"] += len(calls)
+    return failed

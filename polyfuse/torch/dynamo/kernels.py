@@ -1,0 +1,318 @@
+"""Compiled regions, and how they are called with tensors.
+
+    Program   a graph, compiled for each choice of sizes that calls come with; regions that are equal share one
+    Call      a region in its place: which tensors go in, and the strides of what comes out
+
+A call allocates results and temporaries through torch, waits for nothing and reads nothing back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from polyfuse.diagnostics import PolyfuseError
+from polyfuse.driver.open_sizes import Family
+from polyfuse.driver.pipeline import Built, build
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.cuda.arguments import DeviceView
+from polyfuse.torch.dynamo.lowering import Lowered
+from polyfuse.torch.dynamo.lowerings.table import tensor_of
+from polyfuse.torch.dynamo.sizes import Extent, extent_of, is_number, value_of
+
+Tensors: TypeAlias = Sequence[Any]
+LINE = 64
+MOST_KEPT = 512
+"""Choices of sizes that a call remembers."""
+
+# --- programs ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Program:
+    """See the module docstring."""
+
+    graph: TensorGraph
+    target: str
+    options: Options
+    family: Family = field(init=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False)
+    _machines: dict[tuple[int, ...], _Machine] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.family = Family(self.graph, {}, "open")
+
+    def built(self, sizes: Mapping[str, int]) -> Built:
+        """What is compiled for sizes. Raises PolyfuseError."""
+        return self.family.built(sizes, self._build)
+
+    def machine(self, sizes: tuple[int, ...]) -> _Machine:
+        """What runs at sizes, in the order of the graph's."""
+        found = self._machines.get(sizes)
+        if found is None:
+            with self._lock:
+                if len(self._machines) >= MOST_KEPT:
+                    self._machines.clear()
+                built = self.built(dict(zip(self.graph.sizes, sizes, strict=True)))
+                found = self._machines[sizes] = _machine(built.executable)
+        return found
+
+    def _build(self, graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int]) -> Built:
+        return build(
+            graph,
+            fixed,
+            target=self.target,
+            fusion=LoopFusion(),
+            stitching=Stitching(),
+            packing=Packing(),
+            options=self.options,
+            at=at,
+        )
+
+
+class Programs:
+    """Programs by what they compute: equal regions are compiled once in a process."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], Program] = {}
+
+    def of(self, graph: TensorGraph, target: str, options: Options) -> Program:
+        """The program of a graph."""
+        key = (repr(graph), target, repr(options))
+        return self._found.setdefault(key, Program(graph, target, options))
+
+
+PROGRAMS = Programs()
+
+# --- what runs at known sizes -----------------------------------------------------------------------------
+
+
+class _Machine:
+    """Kernels at known sizes: called with the addresses of p0, p1, ..., o0, o1, ..."""
+
+    executable: Any
+
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        """Run on tensors by name."""
+        raise NotImplementedError
+
+    @property
+    def launches(self) -> int:
+        """How many kernels."""
+        return len(self.executable.plan.launches)
+
+
+class _OnCpu(_Machine):
+    """By addresses; each thread has a table of its own."""
+
+    def __init__(self, executable: CpuExecutable) -> None:
+        self.executable = executable
+        self.local = threading.local()
+        plan = executable.plan
+        self.spaces, self.bytes = executable.workspace()
+        self.named = [
+            (k, b.alias or b.name) for k, b in enumerate(plan.buffers) if b.name not in self.spaces
+        ]
+        self.within = [(k, self.spaces[b.name]) for k, b in enumerate(plan.buffers) if b.name in self.spaces]
+        self.plain = not plan.copied and not any(b.strided for b in plan.buffers)
+
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        """Run on tensors by name."""
+        if not self.plain:
+            self.executable.run(self._arrays(tensors))
+            return
+        call, status = self._prepared()
+        buffers = call.buffers
+        for k, name in self.named:
+            buffers[k] = tensors[name].data_ptr()
+        if self.bytes:
+            import torch
+
+            space = torch.empty(self.bytes + LINE, dtype=torch.uint8)
+            base = -(-space.data_ptr() // LINE) * LINE
+            for k, offset in self.within:
+                buffers[k] = base + offset
+        call.check()
+        self.executable.check_library()
+
+    def _prepared(self) -> tuple[Any, Any]:
+        if not hasattr(self.local, "call"):
+            call, status = self.executable.prepare(), np.zeros(1, np.int64)
+            call.buffers[len(self.executable.plan.buffers)] = status.__array_interface__["data"][0]
+            self.local.call = (call, status)
+        found: tuple[Any, Any] = self.local.call
+        return found
+
+    def _arrays(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        sizes, found = self.executable.sizes, {}
+        for b in self.executable.plan.buffers:
+            if (name := b.alias or b.name) in tensors:
+                shape = tuple(evaluate(e, sizes) for e in b.shape)
+                memory = (ctypes.c_char * (math.prod(shape) * b.dtype.bytes)).from_address(
+                    tensors[name].data_ptr()
+                )
+                found[b.name] = np.frombuffer(memory, b.dtype.numpy).reshape(shape)
+        return found
+
+
+class _OnGpu(_Machine):
+    """On the current stream of torch."""
+
+    def __init__(self, executable: Any) -> None:
+        self.executable = executable
+
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        """Run on tensors by name."""
+        import torch
+
+        device = next(iter(tensors.values())).device.index
+        stream = torch.cuda.current_stream(device).cuda_stream
+        found = {}
+        for b in self.executable.plan.buffers:
+            if (name := b.alias or b.name) in tensors:
+                shape = tuple(evaluate(e, self.executable.sizes) for e in b.shape)
+                steps = [b.dtype.bytes * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+                t = tensors[name]
+                found[b.name] = DeviceView(
+                    t.data_ptr(), b.dtype.numpy, shape, tuple(steps), device, stream, owner=t
+                )
+        self.executable.run(found)
+
+
+def _machine(executable: Any) -> _Machine:
+    return _OnCpu(executable) if isinstance(executable, CpuExecutable) else _OnGpu(executable)
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Shape, strides and dtype of a tensor, in torch's words."""
+
+    shape: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    dtype: Any
+    device: Any
+
+    @staticmethod
+    def of(node: Any) -> _Layout:
+        t = tensor_of(node)
+        return _Layout(tuple(map(extent_of, t.shape)), tuple(map(extent_of, t.stride())), t.dtype, t.device)
+
+    def at(self, values: Mapping[Any, int]) -> _Layout:
+        """Where sizes have values."""
+        shape, strides = (tuple(value_of(e, dict(values)) for e in x) for x in (self.shape, self.strides))
+        return _Layout(shape, strides, self.dtype, self.device)
+
+    @property
+    def is_known(self) -> bool:
+        """Has it no size that calls give?"""
+        return all(map(is_number, (*self.shape, *self.strides)))
+
+
+@dataclass(frozen=True)
+class _AtSizes:
+    """What a call needs at known sizes."""
+
+    machine: _Machine
+    strides: tuple[tuple[int, ...], ...]
+    results: tuple[_Layout, ...]
+
+
+class Call:
+    """A region in its place in a graph; called with its tensors, then with its sizes."""
+
+    def __init__(self, low: Lowered, program: Program, fallback: Callable[..., Tensors], name: str) -> None:
+        self.__name__ = name
+        self.program, self.symbols = program, low.symbols
+        self.inputs = [_Layout.of(n) for n in low.inputs]
+        self.results = [_Layout.of(n) for n in low.outputs]
+        self.copied = [n in low.copied for n in low.inputs]
+        self.names = [f"p{k}" for k in range(len(self.inputs))]
+        self.written = [n in low.mutated for n in low.inputs]
+        self.fallback = fallback
+        self.failed: list[str] = []
+        self._known: dict[tuple[int, ...], _AtSizes | None] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Are all sizes numbers?"""
+        return not self.symbols
+
+    def compile(self) -> None:
+        """Compile it now. Raises PolyfuseError."""
+        self._known[()] = self._at(())
+
+    @property
+    def launches(self) -> int | None:
+        """Kernels at the sizes that it was compiled for first."""
+        first = next((x for x in self._known.values() if x is not None), None)
+        return None if first is None else first.machine.launches
+
+    def __call__(self, *arguments: Any) -> Tensors:
+        count = len(self.inputs)
+        tensors, sizes = arguments[:count], arguments[count:]
+        found = self._known[sizes] if sizes in self._known else self._first(sizes)
+        if found is None:
+            return self.fallback(*arguments)
+        named: dict[str, Any] = {}
+        for name, t, strides, copied in zip(self.names, tensors, found.strides, self.copied, strict=True):
+            if copied or t.stride() != strides:
+                t = _restrided(t, strides, copied)
+            named[name] = t
+        results = [_empty(r) for r in found.results]
+        for k, r in enumerate(results):
+            named[f"o{k}"] = r
+        found.machine.run(named)
+        for name, t, written in zip(self.names, tensors, self.written, strict=True):
+            if written and named[name] is not t:
+                t.copy_(named[name])
+        return results
+
+    def _first(self, sizes: tuple[int, ...]) -> _AtSizes | None:
+        """At sizes that were not seen before; None where they cannot be compiled for."""
+        if len(self._known) >= MOST_KEPT:
+            self._known.clear()
+        try:
+            self._known[sizes] = self._at(sizes)
+        except PolyfuseError as problem:
+            self._known[sizes] = None
+            self.failed.append(problem.diagnostics[0].message)
+        return self._known[sizes]
+
+    def _at(self, sizes: tuple[int, ...]) -> _AtSizes:
+        values = dict(zip(self.symbols, map(int, sizes), strict=True))
+        inputs = [x.at(values) for x in self.inputs]
+        machine = self.program.machine(tuple(map(int, sizes)))
+        return _AtSizes(machine, tuple(x.strides for x in inputs), tuple(x.at(values) for x in self.results))
+
+
+def _restrided(t: Any, strides: tuple[int, ...], copied: bool) -> Any:
+    """The tensor as kernels know it: row-major where it had gaps."""
+    import torch
+
+    if copied:
+        return t.contiguous()
+    if all(n == 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides, strict=True)):
+        return t
+    made = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
+    return made.copy_(t)
+
+
+def _empty(layout: _Layout) -> Any:
+    import torch
+
+    return torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)

@@ -1,0 +1,150 @@
+"""What became of a model: regions, kernels, bytes, and why a region ends where it does.
+
+    print(polyfuse.torch.report(model))
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyfuse.decisions import format_bytes
+from polyfuse.torch.dynamo.kernels import Call
+from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view
+from polyfuse.torch.dynamo.lowerings.table import rule_of
+from polyfuse.torch.dynamo.partition import Kind, Partition, Region, _bytes, base_of
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """A region: its operators, how many kernels it is, bytes that eager mode would move besides, and why it ends."""
+
+    name: str
+    operators: tuple[str, ...]
+    kernels: int | None
+    bytes_saved: int
+    ends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        launched = "?" if self.kernels is None else str(self.kernels)
+        kinds = Counter(self.operators)
+        names = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in kinds.items())
+        return (
+            f"{self.name}: {len(self.operators)} nodes, {launched} kernels, {format_bytes(self.bytes_saved)} less moved"
+            f" ({names})\n      ends: {'; '.join(self.ends) or 'results of the graph'}"
+        )
+
+
+@dataclass
+class GraphReport:
+    """A graph that was compiled: forward, backward or inference."""
+
+    kind: str
+    regions: list[RegionReport] = field(default_factory=list)
+    aten: dict[str, Counter[str]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    calls: list[Call] = field(default_factory=list, repr=False)
+    tensors: tuple[Any, ...] = field(default=(), repr=False)
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why regions went to ATen, when they were compiled and when they were called."""
+        return [*self.failures, *(f"{c.__name__}: {why}" for c in self.calls for why in c.failed)]
+
+    @property
+    def ours(self) -> int:
+        """Nodes in regions."""
+        return sum(len(r.operators) for r in self.regions)
+
+    def __str__(self) -> str:
+        left = sum(sum(c.values()) for c in self.aten.values())
+        lines = [f"{self.kind}: {self.ours} nodes in {len(self.regions)} regions, {left} with ATen, {self.seconds:.2f} s"]
+        lines += [f"    {r}" for r in self.regions]
+        for why, names in self.aten.items():
+            listed = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in names.items())
+            lines.append(f"    ATen, {why}: {listed}")
+        lines += [f"    fell back: {f}" for f in self.fallbacks]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All graphs of a model; `print` shows them."""
+
+    graphs: tuple[GraphReport, ...]
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why regions went to ATen."""
+        return [f for x in self.graphs for f in x.fallbacks]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.graphs)) or "nothing was compiled"
+
+
+GRAPHS: list[GraphReport] = []
+"""Of this process, in order."""
+
+
+def report(model: Any = None) -> Report:
+    """What became of a model that `torch.compile(model, backend="polyfuse")` gave, or of all of this process.
+
+    A model without parameters cannot be told from others.
+    """
+    own = {id(t) for t in _tensors_of(model)}
+    if not own:
+        return Report(tuple(GRAPHS))
+    return Report(tuple(x for x in GRAPHS if any(id(r()) in own for r in x.tensors if r() is not None)))
+
+
+def _tensors_of(model: Any) -> Iterable[Any]:
+    if not hasattr(model, "parameters"):
+        return []
+    return [*model.parameters(), *model.buffers()]
+
+
+def references(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Weak references to the parameters among arguments."""
+    return tuple(weakref.ref(x) for x in inputs if hasattr(x, "requires_grad"))
+
+
+def region_report(name: str, region: Region, low: Lowered, found: Partition, kernels: int | None) -> RegionReport:
+    """What became of a region."""
+    names = [rule_of(n).name.removeprefix("aten.") for n in region.nodes if not is_item(n)]
+    moved = sum(_bytes(n) + sum(_bytes(base_of(a)) for a in n.all_input_nodes) for n in region.nodes if not is_item(n))
+    own = sum(map(_bytes, (*low.inputs, *low.outputs, *low.mutated)))
+    return RegionReport(name, tuple(names), kernels, max(0, moved - own), tuple(_ends(region, found)))
+
+
+def _ends(region: Region, found: Partition) -> list[str]:
+    """Who reads the results of a region, and is in none for which reason."""
+    inside = set(region.nodes)
+    reasons: dict[str, None] = {}
+    left = list(region.outputs)
+    while left:
+        for u in left.pop().users:
+            kind = found.kinds[u]
+            if kind is Kind.VIEW or (is_view(u) and kind is not Kind.ATEN):
+                left.append(u)
+            elif kind is Kind.ATEN:
+                reasons[found.reasons.get(u, str(u.target))] = None
+            elif kind is Kind.OURS and u not in inside:
+                reasons["a later region"] = None
+    return list(reasons)
+
+
+def aten_nodes(found: Partition) -> dict[str, Counter[str]]:
+    """What stays with ATen, by reason."""
+    names: dict[str, Counter[str]] = {}
+    for n, kind in found.kinds.items():
+        if kind is Kind.ATEN and not is_item(n):
+            why = found.reasons.get(n, "")
+            text = str(n.target)
+            names.setdefault("no lowering" if why.endswith("is left to ATen") else why, Counter())[
+                text.removeprefix("aten.").removesuffix(".default")
+            ] += 1
+    return names

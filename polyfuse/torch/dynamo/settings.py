@@ -1,0 +1,86 @@
+"""Options of the backend, and the decompositions that it asks for.
+
+    torch.compile(model, backend="polyfuse", options={"strict": True, "precision": "fused"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.torch.dynamo.lowerings.table import TABLE
+
+PRECISIONS = ("eager", "fused")
+RESTS = ("aten",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """strict      a region that cannot be compiled is an error (PF811), not ATen's
+    precision   of floats of 16 bits: "eager" rounds after each operator as eager mode does, "fused" where a
+                region ends
+    rest        who computes what is in no region: "aten"
+    """
+
+    strict: bool = False
+    precision: str = "eager"
+    rest: str = "aten"
+
+    @staticmethod
+    def of(options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
+        """What `options=` says. Raises ArgumentError PF810 for what it cannot say."""
+        if mode not in (None, "default"):
+            raise _refused(f"the backend 'polyfuse' has no mode {mode!r}", "leave out mode=")
+        given = dict(options or {})
+        names = [f.name for f in fields(Settings)]
+        for n, value in given.items():
+            if n not in names:
+                raise _refused(f"the backend 'polyfuse' has no option {n!r}", f"options: {', '.join(names)}")
+            allowed = {"strict": (True, False), "precision": PRECISIONS, "rest": RESTS}[n]
+            if not any(value is v or (isinstance(v, str) and value == v) for v in allowed):
+                words = ", ".join(map(repr, allowed))
+                raise _refused(f"the option {n!r} cannot be {value!r}", f"one of {words}")
+        return Settings(**given)
+
+
+def _refused(message: str, hint: str) -> ArgumentError:
+    return ArgumentError(message, code="PF810", hint=hint)
+
+
+# --- decompositions ---------------------------------------------------------------------------------------
+
+DECOMPOSED = """
+_adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool3d addmv batch_norm_backward dist _batch_norm_no_update
+_batch_norm_with_update _batch_norm_with_update_functional binary_cross_entropy hann_window huber_loss lcm
+log_sigmoid_forward log_sigmoid_backward _native_batch_norm_legit _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training native_batch_norm native_group_norm native_layer_norm native_layer_norm_backward
+native_group_norm_backward native_batch_norm_backward rrelu_with_noise_backward tril_indices triu_indices
+upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+_fused_rms_norm _fused_rms_norm_backward
+"""
+"""What is taken apart besides what torch takes apart everywhere (`core_aten_decompositions`)."""
+
+WHOLE = """
+mv dot vdot addmv addr baddbmm linalg_cross bernoulli native_dropout rand_like randn_like uniform normal exponential
+_scaled_dot_product_flash_attention_for_cpu convolution_backward _weight_int8pack_mm rrelu_with_noise
+grid_sampler_2d im2col col2im
+"""
+"""What stays whole: products, attention, random numbers."""
+
+
+def decompositions() -> dict[Any, Any]:
+    """The table for AOTAutograd: an operator that has a lowering is not taken apart, nor is what ATen keeps."""
+    import torch
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    aten = torch.ops.aten
+    named = [getattr(aten, n) for n in DECOMPOSED.split() if hasattr(aten, n)]
+    found = {**core_aten_decompositions(), **get_decompositions(named)}
+    whole = {o for n in WHOLE.split() for o in _overloads(getattr(aten, n, None))}
+    return {o: f for o, f in found.items() if o not in TABLE and o not in whole}
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, n) for n in packet.overloads()] if packet is not None else []
