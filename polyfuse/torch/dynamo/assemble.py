@@ -36,7 +36,8 @@ class _Units:
         needs: dict[int, set[int]] = {u: set() for u in self.members}
         for u, members in self.members.items():
             for n in members:
-                needs[u] |= {self.unit[a if a in self.unit else base_of(a)] for a in n.all_input_nodes} - {u}
+                through = u >= len(self.place)
+                needs[u] |= {self.unit[base_of(a) if through else a] for a in n.all_input_nodes} - {u}
         for u, members in self.members.items():
             for n in members:
                 if n.op == "call_function" and str(n.target) == "aten.copy_.default":

@@ -245,10 +245,10 @@ class Lowering:
     def value(self, node: Node) -> Value:
         """The value of an argument."""
         if node not in self.values:
-            if is_view(node):
-                self.values[node] = rule_of(node).lower(self, node, bound(node))
-            elif is_item(node) and is_view(node.args[0]):
+            if is_item(node) and is_view(node):
                 self.values[node] = self.value_of_item(node)
+            elif is_view(node):
+                self.values[node] = rule_of(node).lower(self, node, bound(node))  # type: ignore[assignment]
             else:
                 self.values[node] = self._input(node).value
         found = self.values[node]
