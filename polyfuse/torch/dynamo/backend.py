@@ -146,6 +146,10 @@ def _lowered(region: Region, settings: Settings) -> Lowered:
         node = getattr(problem, "node", None)
         nodes = region.nodes if node is None else (node.args[0] if is_item(node) else node,)
         raise _Refused(dict.fromkeys(nodes, str(problem))) from None
+    except Exception as problem:  # a fault of ours is no fault of the model
+        if settings.strict:
+            raise
+        raise _Refused(dict.fromkeys(region.nodes, f"{type(problem).__name__}: {problem}")) from None
 
 
 def _target(region: Region) -> str:

@@ -79,7 +79,13 @@ def decompositions() -> dict[Any, Any]:
     named = [getattr(aten, n) for n in DECOMPOSED.split() if hasattr(aten, n)]
     found = {**core_aten_decompositions(), **get_decompositions(named)}
     whole = {o for n in WHOLE.split() for o in _overloads(getattr(aten, n, None))}
-    return {o: f for o, f in found.items() if o not in TABLE and o not in whole}
+    lowered = {r.name for r in TABLE.values()}
+    return {o: f for o, f in found.items() if o not in whole and _name(o) not in lowered}
+
+
+def _name(overload: Any) -> str:
+    """The operator that an overload is a form of: aten.addcmul for aten.addcmul_.default."""
+    return ".".join(str(overload).split(".")[:2]).removesuffix("_")
 
 
 def _overloads(packet: Any) -> list[Any]:

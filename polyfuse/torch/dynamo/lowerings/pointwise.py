@@ -284,7 +284,8 @@ def _leaky_backward(dy: Term, x: Term, slope: Term, of_result: bool) -> Term:
 def _logit_backward(dy: Term, x: Term, eps: Term | None) -> Term:
     low, high = (x.like(0), x.like(1)) if eps is None else (eps, x.like(1) - eps)
     outside = x.like(math.nan) if eps is None else x.like(0)
-    return where((x >= low) & (x <= high), dy / (x * (x.like(1) - x)), outside)
+    slope = where((x == 0) | (x == 1), dy * math.inf, dy / (x * (x.like(1) - x)))
+    return where((x >= low) & (x <= high), slope, outside)
 
 
 ROWS: dict[str, Pointwise] = {
@@ -422,7 +423,7 @@ def val_of(x: Any) -> Any:
 def _is_operand(argument: Any) -> bool:
     kind = str(argument.type)
     return argument.name not in _NO_OPERANDS and (
-        kind.startswith("Tensor") or "number" in kind or kind.startswith(("Scalar", "float", "Optional[float"))
+        kind in ("Tensor", "Optional[Tensor]", "float", "Optional[float]") or "number" in kind
     )
 
 
