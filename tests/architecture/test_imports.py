@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": LOW | {"ir", "codegen", "support"},
     "runtime.interpreter.program": LOW | {"ir", "poly.ast_build"},
     "visualize": LOW | {"ir"},
+    "torch": EVERYTHING,
     "driver": EVERYTHING,
     "driver.lowering": LOW | {"ir", "cost", "layers"},
     "driver.feedback": LOW
@@ -104,7 +105,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "islpy": ("polyfuse.poly",),
     "pycuda": ("polyfuse.runtime.cuda",),
     "cuda": ("polyfuse.runtime.cuda",),
-    "torch": ("polyfuse.interop", "benchmarks"),
+    "torch": ("polyfuse.interop", "polyfuse.torch", "benchmarks"),
     "onnx": ("polyfuse.interop", "benchmarks"),
     "jax": ("benchmarks",),
     "typer": ("polyfuse.cli",),

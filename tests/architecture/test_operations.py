@@ -27,6 +27,8 @@ KERNELS = {  # the interpreter has what NumPy has not
     },
     "polyfuse.runtime.reference.ops": TELLING,  # values with bounds
     "polyfuse.runtime.numpy_text": {"sigmoid", "pow"},  # x ** 2 is np.square
+    "polyfuse.torch.dynamo.lowerings.pointwise": TELLING,  # what operators of torch are in ours
+    "polyfuse.torch.dynamo.lowerings.reductions": {"exp", "sqrt"},
 }
 ALONE = {
     "polyfuse.ir.powers": {"pow"},  # powers that are products
@@ -49,6 +51,7 @@ ALONE = {
     "polyfuse.layers.graph.cleanup.identities": {"pow"},
     "polyfuse.layers.graph.cleanup.folding": {"pow"},
     "polyfuse.runtime.reference.block": {"pow"},
+    "polyfuse.torch.dynamo.terms": {"pow"},  # Python's **
 }
 # Made by code generation, of no row.
 FORMS = {"quotient", "choose"}

@@ -1,7 +1,10 @@
-"""Each lowering of an ATen operator, judged by eager: the tensor graph is evaluated by the reference, without a compiler."""
+"""Each lowering of an ATen operator, judged by eager: its graph is evaluated by the reference, without a
+compiler."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,12 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from polyfuse.runtime.reference.evaluate import evaluate  # noqa: E402
 from polyfuse.torch.dynamo import lowerings  # noqa: E402, F401
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view, lower  # noqa: E402
-from polyfuse.torch.dynamo.lowerings.table import TABLE, rule_of, tensor_of  # noqa: E402
+from polyfuse.torch.dynamo.lowerings.table import TABLE, complete, tensor_of  # noqa: E402
 from polyfuse.torch.dynamo.partition import partition  # noqa: E402
 from polyfuse.torch.dynamo.sizes import dense_order  # noqa: E402
 
+DOCS = Path(__file__).parents[2] / "docs"
+complete()
 CASES = [(name, k) for name, calls in sorted(SAMPLES.items()) for k in range(len(calls))]
 
 
@@ -26,6 +31,15 @@ def test_there_is_a_sample_of_each_operator() -> None:
     names = {r.name for r in TABLE.values()}
     assert sorted(names - SAMPLES.keys() - set(WITHOUT_VALUES)) == []
     assert len(names) >= 160
+
+
+def test_the_page_has_the_table() -> None:
+    sys.path.insert(0, str(DOCS))
+    try:
+        import build_aten_operators as page
+    finally:
+        sys.path.remove(str(DOCS))
+    assert page.TARGET.read_text(encoding="utf-8") == page.build(), "run docs/build_aten_operators.py"
 
 
 def traced(name: str, call: Call) -> tuple[Any, list[Any], list[Any]]:
@@ -51,11 +65,14 @@ def traced(name: str, call: Call) -> tuple[Any, list[Any], list[Any]]:
     def run(*ts: Any) -> Any:
         found = operator(*[given(a, ts) for a in args], **{k: given(v, ts) for k, v in kwargs.items()})
         many = isinstance(found, list | tuple)
-        every = [copied(y) for y in (found if many else [found])]
-        return every
+        return [copied(y) for y in (found if many else [found])]
 
     def copied(y: Any) -> Any:
-        view = any(is_alias(y, t) for t in tensors) or "copy" in name or short in ("detach", "alias", "lift_fresh")
+        view = (
+            any(is_alias(y, t) for t in tensors)
+            or "copy" in name
+            or short in ("detach", "alias", "lift_fresh")
+        )
         return torch.ops.aten.clone(y) if view else y
 
     def is_alias(y: Any, t: Any) -> bool:
@@ -73,7 +90,11 @@ def lowered_of(graph: Any, precision: str = "eager") -> Lowered:
     graph.graph.eliminate_dead_code()
     kinds = partition(graph.graph, {})
     nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-    refused = {n: kinds.reasons[n] for n in nodes if not is_item(n) and n.target in TABLE and kinds.reasons.get(n, "alone").split()[0] != "alone"}
+    refused = {
+        n: kinds.reasons[n]
+        for n in nodes
+        if not is_item(n) and n.target in TABLE and kinds.reasons.get(n, "alone").split()[0] != "alone"
+    }
     assert not refused, refused
     members = [n for n in nodes if not is_view(n)]
     output = next(n for n in graph.graph.nodes if n.op == "output")
@@ -82,7 +103,7 @@ def lowered_of(graph: Any, precision: str = "eager") -> Lowered:
 
 def evaluated(low: Lowered, graph: Any, tensors: list[Any]) -> list[Any]:
     """The results of a region by the reference."""
-    places = {n: t for n, t in zip((n for n in graph.graph.nodes if n.op == "placeholder"), tensors, strict=True)}
+    places = dict(zip((n for n in graph.graph.nodes if n.op == "placeholder"), tensors, strict=True))
     constants = {n: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
     given = {}
     for k, n in enumerate(low.inputs):
@@ -98,7 +119,9 @@ def evaluated(low: Lowered, graph: Any, tensors: list[Any]) -> list[Any]:
         t = tensor_of(n)
         order = dense_order(tuple(t.shape), tuple(t.stride())) or ()
         flat = torch.from_numpy(np.array(found[f"o{k}"].value))
-        results.append(flat.reshape([t.shape[d] for d in order]).permute([order.index(d) for d in range(t.dim())]))
+        results.append(
+            flat.reshape([t.shape[d] for d in order]).permute([order.index(d) for d in range(t.dim())])
+        )
     return results
 
 
@@ -130,10 +153,7 @@ def close(got: Any, want: Any) -> None:
     if not want.dtype.is_floating_point:
         assert torch.equal(got.to(want.dtype), want), (got, want)
         return
-    tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 2e-5, torch.float64: 1e-9}[want.dtype]
-    torch.testing.assert_close(
-        got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True
-    )
-
-
-_ = (rule_of,)
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 2e-5, torch.float64: 1e-9}[
+        want.dtype
+    ]
+    torch.testing.assert_close(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)

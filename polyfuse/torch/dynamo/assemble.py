@@ -70,7 +70,9 @@ def _readers(node: Node) -> list[Node]:
     while left:
         for u in left.pop().users:
             found.append(u)
-            if u.op == "call_function" and (getattr(u.target, "is_view", False) or u.target is operator.getitem):
+            if u.op == "call_function" and (
+                getattr(u.target, "is_view", False) or u.target is operator.getitem
+            ):
                 left.append(u)
     return found
 
@@ -155,4 +157,3 @@ class _SizeNodes:
                 if getattr(getattr(extent, "node", None), "expr", None) == symbol:
                     return self.made.call_function(torch.ops.aten.sym_size.int, (self.new[n], d))
         raise LookupError(f"no argument has the size {symbol}")
-

@@ -4,7 +4,8 @@
                    --partition--> regions --lowering--> tensor graphs --driver--> kernels
                    --assemble--> a graph with a call for each region
 
-What cannot be lowered or compiled stays with ATen: it is counted, has a reason in the report, and a file that shows it.
+What cannot be lowered or compiled stays with ATen: it is counted, has a reason in the report, and a file that
+shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from polyfuse.torch.dynamo import lowerings
 from polyfuse.torch.dynamo.assemble import assemble
 from polyfuse.torch.dynamo.kernels import PROGRAMS, Call
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, lower
-from polyfuse.torch.dynamo.lowerings.table import tensor_of
+from polyfuse.torch.dynamo.lowerings.table import complete, tensor_of
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
 from polyfuse.torch.dynamo.report import (
     GRAPHS,
@@ -41,12 +42,17 @@ __all__ = ["lowerings", "polyfuse_backend"]
 
 
 def polyfuse_backend(
-    module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None, **kwargs: Any
+    module: Any,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    **kwargs: Any,
 ) -> Callable[..., Any]:
     """What Dynamo calls with a graph: gives what computes it.
 
-    Raises ArgumentError PF810 for options that there are not, ToolchainError PF811 with `strict` for a region that
-    cannot be compiled.
+    Raises ArgumentError PF810 for options that there are not, ToolchainError PF811 with `strict` for a region
+    that cannot be compiled.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -55,7 +61,11 @@ def polyfuse_backend(
     tensors = references(inputs)
     compilers = {
         name: partial(compile_graph, settings=settings, kind=kind, tensors=tensors)
-        for name, kind in (("fw_compiler", "forward"), ("bw_compiler", "backward"), ("inference_compiler", "inference"))
+        for name, kind in (
+            ("fw_compiler", "forward"),
+            ("bw_compiler", "backward"),
+            ("inference_compiler", "inference"),
+        )
     }
     made: Callable[..., Any] = aot_autograd(
         **compilers,
@@ -76,6 +86,7 @@ def compile_graph(
     start = time.perf_counter()
     graph = module.graph
     graph.eliminate_dead_code()
+    complete()
     told = GraphReport(kind, tensors=tensors)
     found, lowered, calls = _compiled(graph, settings, told)
     made = torch.fx.GraphModule(module, assemble(graph, found, lowered, calls))
@@ -115,7 +126,7 @@ def _boxed(module: Any) -> Callable[[list[Any]], Any]:
 def _compiled(
     graph: Any, settings: Settings, told: GraphReport
 ) -> tuple[Partition, dict[int, Lowered], dict[int, Call]]:
-    """Regions, their graphs and their calls; nodes that cannot be lowered are refused until all others are."""
+    """Regions, their graphs and calls; nodes that cannot be lowered are refused until all others are."""
     refused: dict[Node, str] = {}
     while True:
         found = partition(graph, refused)
@@ -164,7 +175,11 @@ def _call(k: int, region: Region, low: Lowered, found: Partition, told: GraphRep
 
 
 def _failures(
-    found: Partition, lowered: dict[int, Lowered], calls: dict[int, Call], settings: Settings, told: GraphReport
+    found: Partition,
+    lowered: dict[int, Lowered],
+    calls: dict[int, Call],
+    settings: Settings,
+    told: GraphReport,
 ) -> dict[Node, str]:
     """Compile; the nodes of regions that cannot be, and why."""
     from torch._dynamo.utils import counters
@@ -182,7 +197,9 @@ def _failures(
                 file = save(region, lowered[k], why)
                 message = f"{call.__name__} cannot be compiled: {why}; it is in {file}"
                 if settings.strict:
-                    raise ToolchainError(message, code="PF811", hint="without strict ATen computes it") from problem
+                    raise ToolchainError(
+                        message, code="PF811", hint="without strict ATen computes it"
+                    ) from problem
                 told.failures.append(message)
                 counters[COUNTERS]["fallbacks"] += 1
                 failed.update(dict.fromkeys(region.nodes, f"it could not be compiled: {why}"))

@@ -134,7 +134,7 @@ class Index:
         low = high = self.constant
         for c, a in self.terms:
             found = a.range()
-            if found is None or not (up := not_negative(c)) and not not_negative(-c):
+            if found is None or (not (up := not_negative(c)) and not not_negative(-c)):
                 return None
             first, last = found if up else found[::-1]
             low, high = low + c * first, high + c * last
@@ -238,7 +238,8 @@ def _joined(index: Index) -> Index:
         for d, b in index.terms:
             if isinstance(b, Quotient) and (b.index, b.by) == (a.index, a.by) and equal(d, c * a.by):
                 rest = tuple(t for t in index.terms if t[1] is not a and t[1] is not b)
-                return Index(rest, index.constant) + a.index * c
+                whole_index: Index = a.index * c
+                return Index(rest, index.constant) + whole_index
     return index
 
 
@@ -284,11 +285,10 @@ def unravel(place: Index, shape: Sequence[Extent]) -> list[Index]:
     return [*([place] if shape else []), *reversed(found)]
 
 
-def groups(
-    one: Sequence[Extent], other: Sequence[Extent]
-) -> list[tuple[Sequence[Extent], Sequence[Extent]]]:
+def groups(one: Sequence[Extent], other: Sequence[Extent]) -> list[tuple[Sequence[Extent], Sequence[Extent]]]:
     """Shapes of as many elements, cut into as short runs of axes as have equal products."""
-    found, i, j = [], 0, 0
+    found: list[tuple[Sequence[Extent], Sequence[Extent]]] = []
+    i = j = 0
     while i < len(one) and j < len(other):
         first, second = i + 1, j + 1
         while (step := _shorter(one[i:first], other[j:second])) is not None:

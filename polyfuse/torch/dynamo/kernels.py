@@ -1,6 +1,6 @@
 """Compiled regions, and how they are called with tensors.
 
-    Program   a graph, compiled for each choice of sizes that calls come with; regions that are equal share one
+    Program   a graph, compiled for each choice of sizes that calls come with; equal regions share one
     Call      a region in its place: which tensors go in, and the strides of what comes out
 
 A call allocates results and temporaries through torch, waits for nothing and reads nothing back.
@@ -27,6 +27,7 @@ from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.cpu.pool import PreparedCall
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.torch.dynamo.lowering import Lowered
 from polyfuse.torch.dynamo.lowerings.table import tensor_of
@@ -122,9 +123,7 @@ class _OnCpu(_Machine):
         self.local = threading.local()
         plan = executable.plan
         self.spaces, self.bytes = executable.workspace()
-        self.named = [
-            (k, b.alias or b.name) for k, b in enumerate(plan.buffers) if b.name not in self.spaces
-        ]
+        self.named = [(k, b.alias or b.name) for k, b in enumerate(plan.buffers) if b.name not in self.spaces]
         self.within = [(k, self.spaces[b.name]) for k, b in enumerate(plan.buffers) if b.name in self.spaces]
         self.plain = not plan.copied and not any(b.strided for b in plan.buffers)
 
@@ -133,7 +132,7 @@ class _OnCpu(_Machine):
         if not self.plain:
             self.executable.run(self._arrays(tensors))
             return
-        call, status = self._prepared()
+        call = self._prepared()
         buffers = call.buffers
         for k, name in self.named:
             buffers[k] = tensors[name].data_ptr()
@@ -147,12 +146,12 @@ class _OnCpu(_Machine):
         call.check()
         self.executable.check_library()
 
-    def _prepared(self) -> tuple[Any, Any]:
+    def _prepared(self) -> PreparedCall:
         if not hasattr(self.local, "call"):
             call, status = self.executable.prepare(), np.zeros(1, np.int64)
             call.buffers[len(self.executable.plan.buffers)] = status.__array_interface__["data"][0]
-            self.local.call = (call, status)
-        found: tuple[Any, Any] = self.local.call
+            self.local.call, self.local.status = call, status
+        found: PreparedCall = self.local.call
         return found
 
     def _arrays(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

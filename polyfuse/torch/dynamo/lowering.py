@@ -3,9 +3,9 @@
     relu(x @ w + b).sum(1)     mm is a parameter p0, b is p1
         t0[i0] = sum[r1](max(p0[i0, r1] + p1[r1], 0))
 
-A node's value is an expression of indices; it becomes a statement where it is read several times, where it is a result,
-and where it would be long.  Views compose indices and make nothing.  What each operator is stands in the table
-(`lowerings.table`); here is what all of them share: loops, tensors, statements.
+A node's value is an expression of indices; it becomes a statement where it is read several times, where it
+is a result, and where it would be long.  Views compose indices and make nothing.  What each operator is
+stands in the table (`lowerings.table`); here is what all of them share: loops, tensors, statements.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ HEAVY = 48
 class Lowered:
     """A region as a graph: `inputs` are the nodes of its tensors p0, p1, ..., `outputs` those of o0, o1, ...
 
-    mutated: inputs that it writes, with the `copy_` that does. copied: inputs that have gaps in memory, and are made dense
-    first.  symbols: torch's sizes, in the order of the graph's."""
+    mutated: inputs that it writes, with the `copy_` that does.  copied: inputs that have gaps in memory, and
+    are made dense first.  symbols: torch's sizes, in the order of the graph's."""
 
     graph: TensorGraph
     inputs: tuple[Node, ...]
@@ -248,7 +248,7 @@ class Lowering:
             if is_item(node) and is_view(node):
                 self.values[node] = self.value_of_item(node)
             elif is_view(node):
-                self.values[node] = rule_of(node).lower(self, node, bound(node))  # type: ignore[assignment]
+                self.values[node] = rule_of(node).lower(self, node, bound(node))
             else:
                 self.values[node] = self._input(node).value
         found = self.values[node]
@@ -302,9 +302,7 @@ class Lowering:
         if order is None:
             raise Unsupported("a result has gaps in memory")
         self.written.add(node)
-        return self._tensor(
-            f"o{self.outputs.index(node)}", shape, self.dtype(node), Role.OUTPUT, order
-        )
+        return self._tensor(f"o{self.outputs.index(node)}", shape, self.dtype(node), Role.OUTPUT, order)
 
     def _tensor(
         self, name: str, shape: Shape, dtype: DType, role: Role, order: tuple[int, ...] | None = None
@@ -371,9 +369,7 @@ class Lowering:
         """Add a statement that writes the element of `target` at `write`."""
         where = tuple(i.ir() for i in target.subscripts(write))
         name = self.fresh("q")
-        self.statements.append(
-            g.Statement(name, target.name, dims, where, expr, reduction, accumulate)
-        )
+        self.statements.append(g.Statement(name, target.name, dims, where, expr, reduction, accumulate))
 
     def realised(self, v: Value) -> Value:
         """The value, in a tensor of its own unless it is in one."""

@@ -2,10 +2,10 @@
 
     mm -> add -> gelu -> mm -> add -> layer norm          levels 0 0 | 1 1 1
 
-A node's level is how many of ATen's nodes that read results of ours lie before it, at most; ours of one level never wait for
-one another through ATen, so any set of them is convex.  A level is cut into regions of a bounded number of nodes, connected
-ones together.  A region must pay: it saves launches, or passes over memory.  All is linear in nodes and edges but for
-sorting, and depends on nothing but the graph.
+A node's level is how many of ATen's nodes that read results of ours lie before it, at most; ours of one
+level never wait for one another through ATen, so any set of them is convex.  A level is cut into regions of
+a bounded number of nodes, connected ones together.  A region must pay: it saves launches, or passes over
+memory.  All is linear in nodes and edges but for sorting, and depends on nothing but the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from polyfuse.torch.dynamo.lowering import WITH_ATEN, is_item, is_view
-from polyfuse.torch.dynamo.lowerings.table import TABLE, bound, rule_of, tensor_of, val
+from polyfuse.torch.dynamo.lowerings.table import TABLE, bound, rule_of, val
 from polyfuse.torch.dynamo.sizes import Unsupported, dense_order, extent_of, is_number
 from polyfuse.torch.dynamo.values import dtype_of
 
@@ -228,7 +228,12 @@ def _cone(node: Node, kinds: Mapping[Node, Kind], levels: Mapping[Node, int]) ->
             b = base_of(a)
             b = base_of(b.args[0]) if is_item(b) else b
             mine = kinds[b] is Kind.OURS and levels[b] == levels[node] and not _writes(b)
-            if mine and b not in cone and len(cone) < MOST_MOVED and all(r in cone for r in _readers(b, kinds)):
+            if (
+                mine
+                and b not in cone
+                and len(cone) < MOST_MOVED
+                and all(r in cone for r in _readers(b, kinds))
+            ):
                 cone[b] = None
     return cone
 
@@ -247,9 +252,7 @@ def _set_level(node: Node, level: int, kinds: Mapping[Node, Kind], levels: dict[
     while left:
         x = left.pop()
         levels[x] = level
-        left += [
-            u for u in x.users if kinds[u] is Kind.VIEW or (is_item(u) and kinds[u] is Kind.OURS)
-        ]
+        left += [u for u in x.users if kinds[u] is Kind.VIEW or (is_item(u) and kinds[u] is Kind.OURS)]
 
 
 def _bytes(node: Node) -> int:

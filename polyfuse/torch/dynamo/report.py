@@ -1,6 +1,6 @@
 """What became of a model: regions, kernels, bytes, and why a region ends where it does.
 
-    print(polyfuse.torch.report(model))
+print(polyfuse.torch.report(model))
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from polyfuse.torch.dynamo.partition import Kind, Partition, Region, _bytes, bas
 
 @dataclass(frozen=True)
 class RegionReport:
-    """A region: its operators, how many kernels it is, bytes that eager mode would move besides, and why it ends."""
+    """A region: its operators, how many kernels it is, bytes that eager mode moves besides, and why it
+    ends."""
 
     name: str
     operators: tuple[str, ...]
@@ -33,8 +34,9 @@ class RegionReport:
         kinds = Counter(self.operators)
         names = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in kinds.items())
         return (
-            f"{self.name}: {len(self.operators)} nodes, {launched} kernels, {format_bytes(self.bytes_saved)} less moved"
-            f" ({names})\n      ends: {'; '.join(self.ends) or 'results of the graph'}"
+            f"{self.name}: {len(self.operators)} nodes, {launched} kernels, "
+            f"{format_bytes(self.bytes_saved)} less moved ({names})\n"
+            f"      ends: {'; '.join(self.ends) or 'results of the graph'}"
         )
 
 
@@ -62,7 +64,10 @@ class GraphReport:
 
     def __str__(self) -> str:
         left = sum(sum(c.values()) for c in self.aten.values())
-        lines = [f"{self.kind}: {self.ours} nodes in {len(self.regions)} regions, {left} with ATen, {self.seconds:.2f} s"]
+        lines = [
+            f"{self.kind}: {self.ours} nodes in {len(self.regions)} regions, {left} with ATen, "
+            f"{self.seconds:.2f} s"
+        ]
         lines += [f"    {r}" for r in self.regions]
         for why, names in self.aten.items():
             listed = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in names.items())
@@ -112,10 +117,14 @@ def references(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(weakref.ref(x) for x in inputs if hasattr(x, "requires_grad"))
 
 
-def region_report(name: str, region: Region, low: Lowered, found: Partition, kernels: int | None) -> RegionReport:
+def region_report(
+    name: str, region: Region, low: Lowered, found: Partition, kernels: int | None
+) -> RegionReport:
     """What became of a region."""
     names = [rule_of(n).name.removeprefix("aten.") for n in region.nodes if not is_item(n)]
-    moved = sum(_bytes(n) + sum(_bytes(base_of(a)) for a in n.all_input_nodes) for n in region.nodes if not is_item(n))
+    moved = sum(
+        _bytes(n) + sum(_bytes(base_of(a)) for a in n.all_input_nodes) for n in region.nodes if not is_item(n)
+    )
     own = sum(map(_bytes, (*low.inputs, *low.outputs, *low.mutated)))
     return RegionReport(name, tuple(names), kernels, max(0, moved - own), tuple(_ends(region, found)))
 

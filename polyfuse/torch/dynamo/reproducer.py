@@ -1,15 +1,14 @@
-"""A region as a module of ATen's operators: what runs where it has no kernels, and a file that shows why not."""
+"""A region as a module of ATen's operators: what runs where it has no kernels, and a file that shows it."""
 
 from __future__ import annotations
 
 import hashlib
-import operator
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyfuse.torch.dynamo.lowering import Lowered, is_view
+from polyfuse.torch.dynamo.lowering import Lowered
 from polyfuse.torch.dynamo.lowerings.table import tensor_of
 from polyfuse.torch.dynamo.partition import Region
 
@@ -29,7 +28,9 @@ def graph_of(region: Region, low: Lowered) -> Any:
 
     def copy(n: Any) -> Any:
         if n not in new:
-            if n.op != "call_function" or (tensor_of(n) is None and not isinstance(n.meta.get("val"), list | tuple)):
+            if n.op != "call_function" or (
+                tensor_of(n) is None and not isinstance(n.meta.get("val"), list | tuple)
+            ):
                 raise LookupError(f"{n} is no tensor")
             for a in n.all_input_nodes:
                 copy(a)
@@ -57,7 +58,7 @@ def module_of(region: Region, low: Lowered) -> Callable[..., Sequence[Any]]:
     return run
 
 
-_SCRIPT = '''# A region that polyfuse could not compile: {why}
+_SCRIPT = """# A region that polyfuse could not compile: {why}
 import torch
 from torch import device, inf, nan
 
@@ -68,7 +69,7 @@ import polyfuse
 
 {arguments}
 torch.compile(forward, backend="polyfuse", options={{"strict": True}})(None, *arguments)
-'''
+"""
 
 
 def save(region: Region, low: Lowered, why: str) -> str:
@@ -93,6 +94,3 @@ def save(region: Region, low: Lowered, why: str) -> str:
     except OSError as problem:
         return f"no file ({problem})"
     return str(folder / f"{name}.py")
-
-
-_ = (operator, is_view)

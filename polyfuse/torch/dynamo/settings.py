@@ -1,6 +1,6 @@
 """Options of the backend, and the decompositions that it asks for.
 
-    torch.compile(model, backend="polyfuse", options={"strict": True, "precision": "fused"})
+torch.compile(model, backend="polyfuse", options={"strict": True, "precision": "fused"})
 """
 
 from __future__ import annotations
@@ -52,26 +52,27 @@ def _refused(message: str, hint: str) -> ArgumentError:
 # --- decompositions ---------------------------------------------------------------------------------------
 
 DECOMPOSED = """
-_adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool3d addmv batch_norm_backward dist _batch_norm_no_update
-_batch_norm_with_update _batch_norm_with_update_functional binary_cross_entropy hann_window huber_loss lcm
-log_sigmoid_forward log_sigmoid_backward _native_batch_norm_legit _native_batch_norm_legit_functional
-_native_batch_norm_legit_no_training native_batch_norm native_group_norm native_layer_norm native_layer_norm_backward
-native_group_norm_backward native_batch_norm_backward rrelu_with_noise_backward tril_indices triu_indices
-upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d _adaptive_avg_pool2d _adaptive_avg_pool3d
-_fused_rms_norm _fused_rms_norm_backward
+_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d adaptive_max_pool2d
+adaptive_max_pool3d _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
+batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _native_batch_norm_legit
+_native_batch_norm_legit_functional _native_batch_norm_legit_no_training binary_cross_entropy dist
+hann_window huber_loss lcm log_sigmoid_backward log_sigmoid_forward native_batch_norm
+native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm
+native_layer_norm_backward rrelu_with_noise_backward tril_indices triu_indices upsample_bilinear2d
+upsample_nearest1d upsample_nearest2d upsample_nearest3d
 """
 """What is taken apart besides what torch takes apart everywhere (`core_aten_decompositions`)."""
 
 WHOLE = """
-mv dot vdot addmv addr baddbmm linalg_cross bernoulli native_dropout rand_like randn_like uniform normal exponential
-_scaled_dot_product_flash_attention_for_cpu convolution_backward _weight_int8pack_mm rrelu_with_noise
-grid_sampler_2d im2col col2im
+mv dot vdot addmv addr baddbmm linalg_cross bernoulli native_dropout rand_like randn_like uniform normal
+exponential _scaled_dot_product_flash_attention_for_cpu convolution_backward _weight_int8pack_mm
+rrelu_with_noise grid_sampler_2d im2col col2im
 """
 """What stays whole: products, attention, random numbers."""
 
 
 def decompositions() -> dict[Any, Any]:
-    """The table for AOTAutograd: an operator that has a lowering is not taken apart, nor is what ATen keeps."""
+    """The table for AOTAutograd: what has a lowering is not taken apart, nor is what ATen keeps."""
     import torch
     from torch._decomp import core_aten_decompositions, get_decompositions
 

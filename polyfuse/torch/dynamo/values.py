@@ -78,8 +78,8 @@ Splits: TypeAlias = dict[Extent, tuple[Extent, ...]]
 class Storage:
     """A tensor of the graph.
 
-    Its axes are those of the value in the order of memory, without those of extent 1, and cut into the factors that views
-    make of them: what views read of it is affine then, whatever the sizes are.
+    Its axes are those of the value in the order of memory, without those of extent 1, and cut into the
+    factors that views make of them: what views read of it is affine then, whatever the sizes are.
     """
 
     name: str

@@ -111,7 +111,9 @@ class _Places:
 
 
 def _no_mask(node: Node, a: Arguments) -> str:
-    masks = [k for k in a["indices"] if k is not None and str(tensor_of(k).dtype) in ("torch.bool", "torch.uint8")]
+    masks = [
+        k for k in a["indices"] if k is not None and str(tensor_of(k).dtype) in ("torch.bool", "torch.uint8")
+    ]
     return "places that truth values choose" if masks or not any(a["indices"]) else ""
 
 
@@ -241,4 +243,3 @@ def _scatter(low: Lowering, node: Node, a: Arguments) -> Value:
         return select(test.expr, new, v.at(idx))
 
     return v.computed(element)
-

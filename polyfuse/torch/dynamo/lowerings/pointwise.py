@@ -1,18 +1,20 @@
 """Operators on elements: a row for each, which is what it computes of its operands.
 
-Operands have one dtype, as torch promotes them: that of the result (`RESULT`), or for tests the one in which they meet
-(`MEET`).  An operand that a row has several times is computed once, in a statement of its own.
+Operands have one dtype, as torch promotes them: that of the result (`RESULT`), or for tests the one in
+which they meet (`MEET`).  An operand that a row has several times is computed once, in a statement of its
+own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import BOOL, F32, F64, I64, U8, DType
+from polyfuse.ir.dtypes import BOOL, F64, U8, DType
 from polyfuse.torch.dynamo.lowerings.table import Arguments, Node, lowers, tensor_of, val
 from polyfuse.torch.dynamo.sizes import Unsupported, dense_order, extent_of, is_number, to_ir
 from polyfuse.torch.dynamo.terms import Term, apply, constant, converted, of_index, rounded, where
@@ -50,9 +52,13 @@ def _float_test(op: str) -> Row:
     return lambda x: apply(op, x) if x.dtype.is_float else Term(constant(False, BOOL))
 
 
+def _equals(x: Term, number: float) -> Term:
+    return x == number if x.dtype.is_float else Term(constant(False, BOOL))
+
+
 _SAME_NAME = (
-    "abs acos acosh asin asinh atan atanh cos cosh digamma erf erfc exp exp2 expm1 lgamma log log1p log2 neg rsqrt "
-    "sigmoid sin sinh sqrt tan tanh"
+    "abs acos acosh asin asinh atan atanh cos cosh digamma erf erfc exp exp2 expm1 lgamma log log1p log2 neg "
+    "rsqrt sigmoid sin sinh sqrt tan tanh"
 )
 _SQRT_HALF, _SQRT_2_PI = 0.7071067811865476, 0.7978845608028654
 
@@ -175,9 +181,7 @@ def _nan_or(x: Term, y: Term, pick: Callable[[], Term]) -> Term:
 
 def _logaddexp(x: Term, y: Term) -> Term:
     most, gap = apply("max", x, y), apply("abs", x - y)
-    return where(
-        (x == y) & apply("isinf", x), x, most + apply("log1p", apply("exp", -gap))
-    )
+    return where((x == y) & apply("isinf", x), x, most + apply("log1p", apply("exp", -gap)))
 
 
 def _logaddexp2(x: Term, y: Term) -> Term:
@@ -281,6 +285,10 @@ def _leaky_backward(dy: Term, x: Term, slope: Term, of_result: bool) -> Term:
     return where(x > 0, dy, dy * slope)
 
 
+def _dropout_backward(dy: Term, mask: Term, scale: Term) -> Term:
+    return where(mask, dy * scale, dy.like(0))
+
+
 def _logit_backward(dy: Term, x: Term, eps: Term | None) -> Term:
     low, high = (x.like(0), x.like(1)) if eps is None else (eps, x.like(1) - eps)
     outside = x.like(math.nan) if eps is None else x.like(0)
@@ -305,8 +313,8 @@ ROWS: dict[str, Pointwise] = {
     "aten.logit": Pointwise(_logit),
     "aten.isnan": Pointwise(_float_test("isnan"), MEET),
     "aten.isinf": Pointwise(_float_test("isinf"), MEET),
-    "aten.isposinf": Pointwise(lambda x: (x == math.inf) if x.dtype.is_float else Term(constant(False, BOOL)), MEET),
-    "aten.isneginf": Pointwise(lambda x: (x == -math.inf) if x.dtype.is_float else Term(constant(False, BOOL)), MEET),
+    "aten.isposinf": Pointwise(lambda x: _equals(x, math.inf), MEET),
+    "aten.isneginf": Pointwise(lambda x: _equals(x, -math.inf), MEET),
     "aten.bitwise_not": Pointwise(lambda x: ~x),
     "aten.logical_not": Pointwise(lambda x: ~x, OWN, (0,)),
     "aten.add": Pointwise(_add),
@@ -349,6 +357,7 @@ ROWS: dict[str, Pointwise] = {
     "aten.clamp_max": Pointwise(lambda x, high: apply("min", x, high)),
     "aten.lerp": Pointwise(_lerp),
     "aten.addcmul": Pointwise(lambda x, y, z, value: x + value * y * z),
+    "prims.fma": Pointwise(lambda x, y, z: x * y + z),  # Dynamo writes addcmul_ so
     "aten.addcdiv": Pointwise(lambda x, y, z, value: x + value * y / z),
     "aten.where": Pointwise(where, RESULT, (0,)),
     "aten.masked_fill": Pointwise(lambda x, mask, value: where(mask, value, x), RESULT, (1,)),
@@ -382,7 +391,7 @@ ROWS: dict[str, Pointwise] = {
     "aten.sigmoid_backward": Pointwise(lambda dy, y: dy * (1 - y) * y),
     "aten.tanh_backward": Pointwise(lambda dy, y: dy * (1 - y * y)),
     "aten.logit_backward": Pointwise(_logit_backward),
-    "aten.native_dropout_backward": Pointwise(lambda dy, mask, scale: where(mask, dy * scale, dy.like(0)), RESULT, (1,)),
+    "aten.native_dropout_backward": Pointwise(_dropout_backward, RESULT, (1,)),
 }  # fmt: skip
 """By operator: its overloads have the same operands in the same order."""
 
@@ -397,11 +406,7 @@ def _meeting(node: Node, operands: Sequence[Any]) -> DType:
     import torch
 
     given = [tensor_of(x) if tensor_of_or_none(x) is not None else val_of(x) for x in operands]
-    dtype: Any = None
-    if len(given) == 1:
-        dtype = given[0].dtype
-    else:
-        dtype = torch.result_type(*given)
+    dtype = given[0].dtype if len(given) == 1 else torch.result_type(*given)
     found = dtype_of(dtype)
     if found is None:
         raise Unsupported(f"operands of {dtype}")
@@ -446,13 +451,18 @@ class _Operands:
             elif tensor_of_or_none(x) is not None:
                 v = low.value(x)
                 e = v.broadcast(idx) if v.number is None else constant(v.number, v.dtype.compute)
-                yield Term(rounded(converted(e, dtype), dtype) if self.row.operands == MEET else converted(e, dtype))
+                yield Term(
+                    rounded(converted(e, dtype), dtype) if self.row.operands == MEET else converted(e, dtype)
+                )
             else:
                 yield Term(_number(low, x, dtype, self.row.operands == MEET))
 
     def names(self) -> list[Any]:
         """The nodes with tensors."""
-        return [x if ok and tensor_of_or_none(x) is not None else None for x, ok in zip(self.given, self.are_operands, strict=True)]
+        return [
+            x if ok and tensor_of_or_none(x) is not None else None
+            for x, ok in zip(self.given, self.are_operands, strict=True)
+        ]
 
 
 def _number(low: Lowering, x: Any, dtype: DType, rounds: bool) -> g.Expr:
@@ -470,7 +480,11 @@ def _operands(low: Lowering, node: Node, row: Pointwise) -> _Operands:
     for k, a in enumerate(node.target._schema.arguments):
         if a.name in _NO_OPERANDS:
             continue
-        x = node.args[k] if k < len(node.args) else node.kwargs.get(a.name, a.default_value if a.has_default_value() else None)
+        x = (
+            node.args[k]
+            if k < len(node.args)
+            else node.kwargs.get(a.name, a.default_value if a.has_default_value() else None)
+        )
         given.append(x)
     operands = tuple(map(_is_operand, schema))
     if row.operands == MEET:
@@ -510,9 +524,13 @@ def pointwise(low: Lowering, node: Node, row: Pointwise) -> Value:
     return Value(low.shape(node), low.dtype(node).compute, at)
 
 
+def _by_row(row: Pointwise, low: Lowering, node: Node, a: Arguments) -> Value:
+    return pointwise(low, node, row)
+
+
 def _register() -> None:
     for name, row in ROWS.items():
-        lowers(name, group="pointwise")(lambda low, node, a, row=row: pointwise(low, node, row))
+        lowers(name, group="pointwise")(partial(_by_row, row))
 
 
 _register()
@@ -526,7 +544,9 @@ def _round(low: Lowering, node: Node, a: Arguments) -> Value:
 # --- copies -----------------------------------------------------------------------------------------------
 
 
-@lowers("aten.clone", "aten._to_copy", "prims.convert_element_type", "aten.contiguous", group="copies", free=True)
+@lowers(
+    "aten.clone", "aten._to_copy", "prims.convert_element_type", "aten.contiguous", group="copies", free=True
+)
 def _convert(low: Lowering, node: Node, a: Arguments) -> Value:
     return low.value(a["self"] if "self" in a else a["a"])
 

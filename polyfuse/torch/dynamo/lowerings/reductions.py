@@ -58,7 +58,9 @@ def _reduced(
 @lowers("aten.sum", "aten.nansum", group="reductions")
 def _sum(low: Lowering, node: Node, a: Arguments) -> Value:
     if "nansum" in str(node.target):
-        return _reduced(low, node, a, "sum", lambda x: where(apply("isnan", x), 0.0, x) if x.dtype.is_float else x)
+        return _reduced(
+            low, node, a, "sum", lambda x: where(apply("isnan", x), 0.0, x) if x.dtype.is_float else x
+        )
     return _reduced(low, node, a, "sum")
 
 
@@ -264,7 +266,13 @@ def _log_softmax(low: Lowering, node: Node, a: Arguments) -> Value:
     return Value(v.shape, dtype, element)
 
 
-@lowers("aten._softmax_backward_data", "aten._log_softmax_backward_data", group="softmax", overloads=("default",), alone=True)
+@lowers(
+    "aten._softmax_backward_data",
+    "aten._log_softmax_backward_data",
+    group="softmax",
+    overloads=("default",),
+    alone=True,
+)
 def _softmax_backward(low: Lowering, node: Node, a: Arguments) -> Value:
     dy, y = low.stored_value(a["grad_output"]), low.stored_value(a["output"])
     dtype = dy.dtype.compute

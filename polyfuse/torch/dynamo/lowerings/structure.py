@@ -240,4 +240,3 @@ def _roll(low: Lowering, node: Node, a: Arguments) -> Value:
         return [(i + whole(-shifts[d])) % v.shape[d] if d in shifts else i for d, i in enumerate(idx)]
 
     return v.view(v.shape, indices)
-

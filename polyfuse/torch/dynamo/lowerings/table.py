@@ -61,15 +61,34 @@ def lowers(
     overloads: tuple[str, ...] | None = None,
     **facts: Any,
 ) -> Callable[[Lower], Lower]:
-    """Make a function the rule of operators ("aten.cumsum"): of all overloads that change nothing, or of those named."""
+    """Make a function the rule of operators ("aten.cumsum"): of the overloads named, or of all that change
+    nothing."""
 
     def register(lower: Lower) -> Lower:
         for name in names:
-            rule = Rule(name, group, lower, **facts)
-            TABLE.update(dict.fromkeys(_overloads(name, overloads), rule))
+            _enter(Rule(name, group, lower, **facts), overloads)
         return lower
 
     return register
+
+
+_LATER: list[tuple[Rule, tuple[str, ...] | None]] = []
+"""Rules of operators that there were not, when they were made."""
+
+
+def _enter(rule: Rule, overloads: tuple[str, ...] | None) -> None:
+    found = dict.fromkeys(_overloads(rule.name, overloads), rule)
+    TABLE.update(found)
+    if not found:
+        _LATER.append((rule, overloads))
+
+
+def complete() -> None:
+    """Enter what torch has made since: some operators are there as soon as Dynamo needs them."""
+    left = _LATER[:]
+    _LATER.clear()
+    for rule, overloads in left:
+        _enter(rule, overloads)
 
 
 def _overloads(name: str, wanted: tuple[str, ...] | None) -> Iterator[Any]:

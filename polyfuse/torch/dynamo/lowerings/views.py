@@ -142,7 +142,9 @@ def _split(low: Lowering, node: Node, a: Arguments) -> list[Value]:
     return _parts(low, node, a, [whole(size * k) for k in range(len(low.shapes(node)))])
 
 
-@lowers("aten.split_with_sizes", "aten.split_with_sizes_copy", group="views", overloads=("default",), is_view=True)
+@lowers(
+    "aten.split_with_sizes", "aten.split_with_sizes_copy", group="views", overloads=("default",), is_view=True
+)
 def _split_with_sizes(low: Lowering, node: Node, a: Arguments) -> list[Value]:
     starts: list[Extent] = [0]
     for n in a["split_sizes"]:
@@ -202,7 +204,14 @@ def _makes_view(base: Any) -> bool:
     return bool(getattr(base.target, "is_view", False)) or getattr(base.target, "__name__", "") == "getitem"
 
 
-@lowers("aten.as_strided", "aten.as_strided_copy", group="views", overloads=("default",), is_view=True, refuse=_of_memory)
+@lowers(
+    "aten.as_strided",
+    "aten.as_strided_copy",
+    group="views",
+    overloads=("default",),
+    is_view=True,
+    refuse=_of_memory,
+)
 def _as_strided(low: Lowering, node: Node, a: Arguments) -> Value:
     base = a["self"]
     v, shape = low.value(base), low.shape(node)

@@ -88,7 +88,13 @@ def _statement(low: Lowering, kind: str, shape: Shape, made: Any, w: _Window, el
 # --- pools of maxima --------------------------------------------------------------------------------------
 
 
-@lowers("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", group="pools", refuse=_is_plain, alone=True)
+@lowers(
+    "aten.max_pool2d_with_indices",
+    "aten.max_pool3d_with_indices",
+    group="pools",
+    refuse=_is_plain,
+    alone=True,
+)
 def _max_pool(low: Lowering, node: Node, a: Arguments) -> list[Value]:
     v, count = low.stored_value(a["self"]), 3 if "3d" in str(node.target) else 2
     w, shape, dtype = _Window.of(a, count), low.shapes(node)[0], v.dtype.compute
@@ -114,7 +120,12 @@ def _flat_place(first: Value, w: _Window, idx: Indices, shape: Shape) -> g.Expr:
     return ravel(places, shape[lead:]).number()
 
 
-@lowers("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward", group="pools", alone=True)
+@lowers(
+    "aten.max_pool2d_with_indices_backward",
+    "aten.max_pool3d_with_indices_backward",
+    group="pools",
+    alone=True,
+)
 def _max_pool_backward(low: Lowering, node: Node, a: Arguments) -> Value:
     dy, k, shape = low.value(a["grad_output"]), low.stored_value(a["indices"]), low.shape(node)
     count = 3 if "3d" in str(node.target) else 2
@@ -137,7 +148,9 @@ def _max_pool_backward(low: Lowering, node: Node, a: Arguments) -> Value:
 # --- pools of means ---------------------------------------------------------------------------------------
 
 
-@lowers("aten.avg_pool2d", "aten.avg_pool3d", group="pools", overloads=("default",), refuse=_is_plain, alone=True)
+@lowers(
+    "aten.avg_pool2d", "aten.avg_pool3d", group="pools", overloads=("default",), refuse=_is_plain, alone=True
+)
 def _avg_pool(low: Lowering, node: Node, a: Arguments) -> Value:
     v, count = low.value(a["self"]), 3 if "3d" in str(node.target) else 2
     w, shape, dtype = _Window.of(a, count), low.shape(node), v.dtype.compute
@@ -148,7 +161,14 @@ def _avg_pool(low: Lowering, node: Node, a: Arguments) -> Value:
     return found.computed(lambda idx: (Term(found.at(idx)) / by).expr)
 
 
-@lowers("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", group="pools", overloads=("default",), refuse=_is_plain, alone=True)
+@lowers(
+    "aten.avg_pool2d_backward",
+    "aten.avg_pool3d_backward",
+    group="pools",
+    overloads=("default",),
+    refuse=_is_plain,
+    alone=True,
+)
 def _avg_pool_backward(low: Lowering, node: Node, a: Arguments) -> Value:
     dy, shape = low.value(a["grad_output"]), low.shape(node)
     w = _Window.of(a, 3 if "3d" in str(node.target) else 2)
@@ -174,4 +194,3 @@ def _gradient(dy: Value, w: _Window, idx: Indices, inner: Sequence[Index], zero:
             at = Index(((1, Quotient(at, stride)),))
         places.append(at)
     return select(conjunction(tests), dy.at([*idx[:lead], *places]), zero)
-

@@ -1,1 +1,0 @@
-"""Operators in models of PyTorch."""
