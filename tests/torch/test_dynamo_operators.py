@@ -4,23 +4,26 @@ compiler."""
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+if (spec := find_spec("torch")) is None or spec.origin is None:  # this folder is no PyTorch
+    pytest.skip("PyTorch is not there", allow_module_level=True)
 
-from dynamo_samples import SAMPLES, WITHOUT_VALUES, Call  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+import torch
+from dynamo_samples import SAMPLES, WITHOUT_VALUES, Call
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from polyfuse.runtime.reference.evaluate import evaluate  # noqa: E402
-from polyfuse.torch.dynamo import lowerings  # noqa: E402, F401
-from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view, lower  # noqa: E402
-from polyfuse.torch.dynamo.lowerings.table import TABLE, complete, tensor_of  # noqa: E402
-from polyfuse.torch.dynamo.partition import partition  # noqa: E402
-from polyfuse.torch.dynamo.sizes import dense_order  # noqa: E402
+from polyfuse.runtime.reference.evaluate import evaluate
+from polyfuse.torch.dynamo import lowerings  # noqa: F401
+from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view, lower
+from polyfuse.torch.dynamo.lowerings.table import TABLE, complete, tensor_of
+from polyfuse.torch.dynamo.partition import partition
+from polyfuse.torch.dynamo.sizes import dense_order
 
 DOCS = Path(__file__).parents[2] / "docs"
 complete()
