@@ -17,6 +17,7 @@ from polyfuse.codegen.cpu.emit import Request
 from polyfuse.codegen.cuda.functions import PartTask, lower_device, lower_parts, lower_stages
 from polyfuse.codegen.cuda.index_width import fits_32
 from polyfuse.codegen.cuda.multi_kernel import (
+    INOUT,
     INPUT,
     MOST_PASSED,
     NUMBER,
@@ -25,6 +26,7 @@ from polyfuse.codegen.cuda.multi_kernel import (
     STATE,
     Parameter,
     Together,
+    exchanged,
     staged,
     together,
     words,
@@ -303,6 +305,7 @@ class _Function:
         def add(how: str, kind: str, name: str, argument: Argument) -> None:
             self.declared.append(Parameter(how, kind, name, argument))
 
+        together = exchanged(self.task.kernel, self.task.body)
         for n in self.sizes:
             add(NUMBER, "pf_i64", f"N_{n}", Argument(Passing.SIZE, n))
         for b in self.task.kernel.arguments:
@@ -313,7 +316,8 @@ class _Function:
                 add(NUMBER, b.dtype.c_name, f"v_{b.tensor}", Argument(Passing.VALUE, b.tensor))
                 continue
             how = STAGE_INPUT if self.places.is_late(b.tensor) else INPUT
-            how = OUTPUT if b.tensor in self.places.written else how
+            if b.tensor in self.places.written:
+                how = INOUT if b.tensor in together else OUTPUT
             add(how, b.dtype.c_name, f"b_{b.tensor}", Argument(Passing.POINTER, b.tensor))
             for k in range(len(plan.shape) if plan.strided else 0):
                 add(NUMBER, "pf_i64", f"st_{b.tensor}_{k}", Argument(Passing.STRIDE, b.tensor, k))

@@ -20,6 +20,7 @@ in the memory of the device, a row for each kernel.
 from __future__ import annotations
 
 import importlib.resources
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -30,16 +31,29 @@ from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.index_expr import as_index, evaluate
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, Passing
+from polyfuse.ir.loop_ir import (
+    Barrier,
+    Block,
+    RegisterTile,
+    Store,
+    Update,
+    VectorLoad,
+    VectorStore,
+    map_values,
+    nodes_of,
+)
+from polyfuse.ir.tensor_graph import Expr, Read
 
 # Arguments of 8 bytes that a launch takes: newer drivers take more, all take so many.
 MOST_PASSED = 512
 # Of these, scalars that all kernels of a launch have in common and that are passed although there is a table.
 MOST_COMMON = 128
 
-INPUT, OUTPUT, STAGE_INPUT, STAGE_OUTPUT, NUMBER, STATE = (
-    "PF_IN", "PF_OUT", "PF_STAGE_IN", "PF_STAGE_OUT", "", "state"
+INPUT, OUTPUT, INOUT, STAGE_INPUT, STAGE_OUTPUT, NUMBER, STATE = (
+    "PF_IN", "PF_OUT", "PF_INOUT", "PF_STAGE_IN", "PF_STAGE_OUT", "", "state"
 )  # fmt: skip
-_FROM_TABLE = {INPUT: "pf_in", STAGE_INPUT: "pf_in", OUTPUT: "pf_out", STAGE_OUTPUT: "pf_out"}
+_WRITTEN = (OUTPUT, INOUT, STAGE_OUTPUT)
+_FROM_TABLE = {INPUT: "pf_in", STAGE_INPUT: "pf_in"} | dict.fromkeys(_WRITTEN, "pf_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +183,8 @@ def _passed(stages: Sequence[PackStage], state: Parameter | None = None) -> _Pas
     found: dict[Argument, Parameter] = {}
     for p in (p for s in stages for part in s.parts for p in part.parameters):
         known = found.setdefault(p.argument, p)
-        if p.how in (OUTPUT, STAGE_OUTPUT) and known.how not in (OUTPUT, STAGE_OUTPUT):
-            found[p.argument] = p  # a later stage writes it
+        if p.how in _WRITTEN and (known.how not in _WRITTEN or p.how == INOUT):
+            found[p.argument] = p  # a later part writes it, or its threads exchange it
     if state is not None:  # memory that is written is not this function's alone to know of
         found = {a: replace(p, how=STAGE_OUTPUT) if p.how == OUTPUT else p for a, p in found.items()}
         found.setdefault(state.argument, state)
@@ -327,6 +341,29 @@ def written_memory(kernel: Kernel) -> frozenset[str]:
     """What the stages of a launch write; an inout parameter and its new value are one."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
     return frozenset(memory[s.target] for s in kernel.graph.statements)
+
+
+def exchanged(kernel: Kernel, block: Block) -> frozenset[str]:
+    """What threads may pass on to each other at the barriers of a function: the buffers that it writes and
+    reads, or writes in two places; an inout parameter and its new value are one."""
+    nodes = list(nodes_of(block))
+    if not any(isinstance(n, Barrier) for n in nodes):
+        return frozenset()
+    read = {n.buffer for n in nodes if isinstance(n, (VectorLoad, Update))}
+    read |= {r.tensor for n in nodes if isinstance(n, RegisterTile) for r in (n.left, n.right)}
+
+    def seen(e: Expr) -> Expr:
+        if isinstance(e, Read):
+            read.add(e.tensor)
+        return e
+
+    map_values(block, seen, lambda i: i)
+    memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
+    read = {memory.get(b, b) for b in read}
+    stores = [n.buffer for n in nodes if isinstance(n, (Store, Update, VectorStore))]
+    written = Counter(memory.get(b, b) for b in stores)
+    found = {b for b, places in written.items() if places > 1 or b in read}
+    return frozenset(name for name, root in memory.items() if root in found)
 
 
 def words(functions: Iterable[str]) -> list[str]:

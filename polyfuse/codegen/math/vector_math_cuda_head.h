@@ -48,6 +48,8 @@ template <class T, int N> struct pf_packed {
 #ifndef PF_EMULATE
 #define PF_IN(T) const T* const __restrict__
 #define PF_OUT(T) T* const __restrict__
+// What threads exchange: of a restricted pointer the compiler takes it that nothing changes at a barrier.
+#define PF_INOUT(T) T* const
 #define PF_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 // In what a launch asks for, at an offset.
 #define PF_DYNAMIC(T, name, n, offset) T* const name = (T*)(pf_dynamic + offset)

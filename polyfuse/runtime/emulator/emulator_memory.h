@@ -124,10 +124,11 @@ inline T* pf_out(void* const* row, int place) {
 
 #endif
 
-// One stage of a launch and another: reads and writes are seen alike. Where a GPU has the address of a buffer in a
+// One stage of a launch and another, one thread and another: reads and writes are seen alike. Where a GPU has the address of a buffer in a
 // table, there is what an entry point would get.
 #define PF_STAGE_IN(T) PF_IN(T)
 #define PF_STAGE_OUT(T) PF_OUT(T)
+#define PF_INOUT(T) PF_OUT(T)
 #define PF_TABLE void* const* const
 #define PF_ROW void* const* const
 
