@@ -65,6 +65,7 @@ def agrees(f: Any, given: tuple[Array, ...], dense: tuple[Array, ...]) -> None:
         np.testing.assert_allclose(into, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("gap", (0, 3))
 @pytest.mark.parametrize("op", ("softmax", "norm", "gelu", "columns"))
 def test_transposed_rows(op: str, gap: int) -> None:

@@ -62,6 +62,7 @@ def operands(t: DType, n: int) -> list[np.ndarray]:
     return [np.concatenate([x[:1], x])[1:] for x in (a, b, c)]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("n", [1, 37, 300])
 @pytest.mark.parametrize("t", INTEGERS)
 def test_targets_agree_with_the_reference(t: str, n: int) -> None:

@@ -41,7 +41,7 @@ def close(a: Evaluated, b: Evaluated) -> np.ndarray[Any, Any]:
     return np.asarray(near | same | a.undecided | b.undecided)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("group", thinned(range(4), 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_orders_of_axes(kind: str, group: int) -> None:

@@ -91,6 +91,7 @@ def program(chains: Sequence[tuple[str, ...]], seed: int) -> tuple[list[tuple[st
     return writer.chains, writer.call()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("options", ARGUMENTS, ids=str)
 @pytest.mark.parametrize("source", thinned(TYPES, 3))
 def test_two_casts_of_each_type_are_exact(source: str, options: dict[str, Any]) -> None:

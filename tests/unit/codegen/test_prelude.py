@@ -224,7 +224,7 @@ def test_unary(
     op: str, t: DType, lib: Library, erf_reference: Callable[[Array], Array], record_property: Any
 ) -> None:
     limit = DOMAIN.get((op, t), np.inf)
-    x = samples(t, 2_000_000 if t is F32 else 400_000, -limit, limit)
+    x = samples(t, 500_000 if t is F32 else 200_000, -limit, limit)
     reference = UNARY.get(op, erf_reference)
     with np.errstate(all="ignore"):
         want = reference(wide(x))

@@ -50,7 +50,7 @@ NAMES = {
     "overlap": OVERLAP,
 }
 TYPES = ("f32", "bf16", "f16", "f64")
-LENGTHS = (1, 2, 7, 16, 24, 33, 64, 200)
+LENGTHS = (1, 2, 7, 24, 33, 64)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -60,7 +60,7 @@ def test_rows_of_all_lengths_are_right(dtype: str) -> None:
         for k, (name, d) in enumerate(product(NAMES, LENGTHS))
         if k % len(TYPES) == TYPES.index(dtype) or d in (24, 64)
     ]
-    check_emulated(calls, fused=(True, False), stitched=(True,), orders=("random", "reverse"))
+    check_emulated(calls, fused=(True, False), stitched=(True,), orders=("reverse",))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_functions_made_and_dropped_leave_no_mappings(in_c: bool, monkeypatch: p
     if not in_c:
         monkeypatch.setattr(launcher.Launcher, "get", classmethod(lambda cls: None))
     x, out, before = np.ones(5, np.float32), np.ones(5, np.float32), mappings()
-    for k in range(20):
+    for k in range(6):
         f = scaled(k + 0.25 + in_c)
         for _ in range(3):
             assert np.all(f(x) == k + 0.25 + in_c)
