@@ -300,10 +300,11 @@ class Compiled:
         family = array_family(given.values(), executable.memory)
         if family is None or call.given.copied or len(results) < len(call.instance.outputs):
             return
+        at = partial(open_sizes, call.instance.built, self._sizes) if executable.plan.sizes else None
         if out is None:
-            self._device_short.learn(executable, family, named, results, call.arrays)
+            self._device_short.learn(executable, family, named, results, call.arrays, at)
         else:
-            self._device_short_into.short.learn(executable, family, given, {}, call.arrays)
+            self._device_short_into.short.learn(executable, family, given, {}, call.arrays, at)
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
         """Arguments by position; None where the names are not those of the parameters left."""

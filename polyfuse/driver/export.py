@@ -99,7 +99,7 @@ def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
     found = exported(request)
     folder = files("polyfuse.runtime.cpu")
     pool = folder.joinpath("pool.cpp").read_text("utf-8")
-    parts = [folder.joinpath(n).read_text("utf-8") for n in ("steps_and_spaces.h", "exported.h")]
+    parts = [folder.joinpath(n).read_text("utf-8") for n in ("first_fit.h", "cut_steps.h", "exported.h")]
     parts = ["#include <cstring>", *(p.replace("#pragma once\n", "") for p in parts)]
     data = build_library([*found.kernels(), found.calls(pool, parts)], extra_flags=_FLAGS)
     header = path.with_suffix(".h")

@@ -68,6 +68,13 @@ def _own_arrays(memory: DeviceMemory) -> Callable[..., Callable[[int], DeviceArr
     return lambda shape, dtype: partial(DeviceArray.empty, memory, shape, dtype)
 
 
+def _own_shaped(memory: DeviceMemory) -> Callable[[Any], Callable[..., DeviceArray]]:
+    def made(dtype: Any, shape: tuple[int, ...], stream: int) -> DeviceArray:
+        return DeviceArray.empty(memory, shape, dtype, stream)
+
+    return lambda dtype: partial(made, dtype)
+
+
 def _own_family(memory: DeviceMemory) -> Family:
     return Family(
         types=(DeviceArray,),
@@ -75,6 +82,8 @@ def _own_family(memory: DeviceMemory) -> Family:
         address=Fact("_block", "address"),
         device=memory.driver.properties.index,
         make=_own_arrays(memory),
+        make_shaped=_own_shaped(memory),
+        shape_facts=(0, -1, False),
         own_stream=Fact("stream"),
     )
 
@@ -92,6 +101,7 @@ def _lending_family(kind: type, memory: DeviceMemory) -> Family:
         address=Fact("__dlpack__"),
         device=memory.driver.properties.index,
         make=_own_arrays(memory),
+        make_shaped=_own_shaped(memory),
         made=DeviceArray,
         made_address=Fact("_block", "address"),
         lends=True,
@@ -113,13 +123,15 @@ def _torch_family(memory: DeviceMemory) -> Family:
         getattr(getattr(torch, "_C", None), "_functorch", None), "is_functorch_wrapped_tensor", None
     )
 
+    def there(dtype: np.dtype[Any]) -> dict[str, Any]:
+        return {"dtype": torch_dtype(torch, dtype), "device": torch.device("cuda", index)}
+
     def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
         steps, step = [], 1
         for n in reversed(shape):
             steps.append(step)
             step *= max(1, n)
-        there = {"dtype": torch_dtype(torch, dtype), "device": torch.device("cuda", index)}
-        return partial(torch.empty_strided, shape, tuple(reversed(steps)), **there)
+        return partial(torch.empty_strided, shape, tuple(reversed(steps)), **there(dtype))
 
     return Family(
         types=(torch.Tensor, torch.nn.Parameter),
@@ -127,6 +139,8 @@ def _torch_family(memory: DeviceMemory) -> Family:
         address=Fact("data_ptr", calls=True),
         device=index,
         make=make,
+        make_shaped=lambda dtype: partial(torch.empty, **there(dtype)),
+        shape_facts=(-1, -1, False) if exchange else (0, 1, False),
         exchange=exchange,
         flag=Fact("requires_grad"),
         excuse=torch.is_grad_enabled,
@@ -204,11 +218,16 @@ def _cupy_family(memory: DeviceMemory) -> Family:
     def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
         return partial(empty, shape, dtype)
 
+    def make_shaped(dtype: np.dtype[Any]) -> Callable[..., Any]:
+        return partial(empty, dtype=dtype)
+
     return Family(
         types=(cupy.ndarray,),
         facts=(Fact("shape"), Fact("strides"), Fact("dtype"), Fact("data", "device_id")),
         address=Fact("data", "ptr"),
         device=index,
         make=make,
+        make_shaped=make_shaped,
+        shape_facts=(0, 1, True),
         stream=lambda: int(cupy.cuda.get_current_stream().ptr),
     )

@@ -211,6 +211,9 @@ class Tensor(Marks):
     def __getitem__(self, key: Any) -> Tensor:
         return Tensor(self.elements[key], self.base)
 
+    def permute(self, *axes: int) -> Tensor:
+        return Tensor(self.elements.transpose(axes), self.base)
+
     def t(self) -> Tensor:
         return Tensor(self.elements.T, self.base)
 

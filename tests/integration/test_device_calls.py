@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -275,6 +276,109 @@ def test_numbers_as_kernels_read_them(driver: EmulatingDriver, torch: Torch) -> 
         )
         g(z, 2.0)
         np.testing.assert_array_equal(short(g, z, 0.1).elements, dtype(0.1) * grid(4).astype(dtype))
+
+
+# --- sizes that are parameters of the kernels ---------------------------------------------------------------
+
+NORM = """op norm(x: f32[T, H], g: f32[H]) -> (y: f32[T, H], s: f32[T]) {
+  s[t] = sum[h](x[t, h])
+  y[t, h] = (x[t, h] - s[t]) * g[h]
+}"""
+CHAIN = """op chain(x: f32[T, H]) -> (y: f32[H, T], z: f32) {
+  a[t, h] = x[t, h] + 1.0
+  c[h] = sum[t](a[t, h])
+  y[h, t] = a[t, h] - c[h]
+  z = sum[h](c[h])
+}"""
+
+
+def whole(*shape: int) -> Array:
+    return grid(*shape) % 31 - 15
+
+
+def test_new_sizes_go_the_short_way(driver: EmulatingDriver, make: Make) -> None:
+    f = compiled(NORM, sizes="open")
+    f(make(whole(3, 5)), make(whole(5)))
+    for t, h in ((4, 5), (1, 1), (3, 127), (100, 64), (3, 5)):
+        x, g = whole(t, h), whole(h)
+        y, s = short(f, make(x), make(g))
+        np.testing.assert_array_equal(values(s), x.sum(1))
+        np.testing.assert_array_equal(values(y), (x - x.sum(1, keepdims=True)) * g)
+    assert len(f.variants) == 1
+    for wrong in (
+        (whole(0, 5), whole(5)),
+        (whole(4, 6), whole(5)),
+        (whole(4, 5), whole(1, 5)),
+        (whole(4, 200), whole(200)),
+    ):
+        assert short(f, *map(make, wrong)) is NotImplemented
+    assert short(f, make(whole(4, 5)), 1.0) is NotImplemented
+    assert short(f, make(whole(4, 5).astype(np.float64)), make(whole(5))) is NotImplemented
+
+
+def test_workspace_has_the_size_of_the_call(driver: EmulatingDriver, make: Make) -> None:
+    f = compiled(CHAIN, sizes="open", layers=())
+    f(make(whole(3, 5)))
+    assert f.built(make(whole(3, 5))).executable.grids.workspace_bytes  # type: ignore[union-attr]
+    for t, h in ((70, 30), (1, 1), (2, 100), (100, 2)):
+        a = whole(t, h) + 1
+        y, z = short(f, make(whole(t, h)))
+        np.testing.assert_array_equal(values(y), (a - a.sum(0)).T)
+        assert values(z) == a.sum()
+
+
+def test_parameters_are_updated_at_new_sizes(driver: EmulatingDriver, make: Make) -> None:
+    f, r = compiled(STEP, sizes="open"), compiled(REVERSED, sizes="open")
+    f(make(whole(4, 6)), make(whole(4, 6)))
+    r(make(whole(9)))
+    for n in (1, 2, 31, 100):
+        p = make(whole(n, 3))
+        assert short(f, p, make(whole(n, 3))) is None
+        np.testing.assert_array_equal(values(p), 0)
+        q = make(whole(n))
+        assert short(r, q) is None
+        np.testing.assert_array_equal(values(q), whole(n) + whole(n)[::-1])
+
+
+def test_memory_meets_at_some_sizes(driver: EmulatingDriver, torch: Torch) -> None:
+    f, both = compiled(STEP, sizes="open"), tensor(driver, whole(8, 4))
+    f(both[:2], both[2:4])
+    assert short(f, both[:4], both[4:]) is None
+    assert short(f, both[:5], both[3:]) is NotImplemented
+    assert short(f, both[:4], both[4:]) is None
+
+
+def test_strides_at_new_sizes(driver: EmulatingDriver, torch: Torch) -> None:
+    f = compiled(NORM, sizes="open")
+    f(tensor(driver, whole(8, 12))[:, 1:6], tensor(driver, whole(5)))
+    for x in (tensor(driver, whole(9, 7)).t(), tensor(driver, whole(30, 40))[::3, 1::2]):
+        h = x.shape[1]
+        y, s = short(f, x, tensor(driver, whole(h)))
+        np.testing.assert_array_equal(y.elements, (x.elements - x.elements.sum(1, keepdims=True)) * whole(h))
+        np.testing.assert_array_equal(s.elements, x.elements.sum(1))
+
+
+def test_kernels_of_known_sizes_come_first(driver: EmulatingDriver, torch: Torch) -> None:
+    f = compiled(DOUBLE, sizes="auto")
+    for shape in ((3, 4), (5, 4), (7, 4), (3, 4)):
+        f(tensor(driver, grid(*shape)))
+    before = len(driver.launches)
+    short(f, tensor(driver, grid(9, 4)))
+    short(f, tensor(driver, grid(3, 4)))
+    opened, known = (len(launch.values) for launch in driver.launches[before:])
+    assert opened > known, "the sizes are arguments of the first alone"
+
+
+def test_sizes_beyond_what_the_device_takes(driver: EmulatingDriver, torch: Torch) -> None:
+    f = compiled("op f(x: i8[N]) -> (y: i8[N]) { y[n] = x[n] }", sizes="open")
+    small, large = (tensor(driver, np.ones(n, np.int8)) for n in (100, 3000))
+    f(small)
+    driver._properties = replace(driver.properties, max_grid=1)
+    g = compiled("op f(x: i8[N]) -> (y: i8[N]) { y[n] = x[n] }", sizes="open")
+    g(small)
+    blocks = [g.built(a).executable.grids.grids[0].blocks for a in (small,)]  # type: ignore[union-attr]
+    assert blocks == [1] and short(g, small) is not NotImplemented
+    assert short(g, large) is NotImplemented and short(f, large) is not NotImplemented
 
 
 # --- what it leaves to the long way -------------------------------------------------------------------------

@@ -9,7 +9,9 @@ struct pf_step {  // as the pool has them (pool.cpp)
   int64_t count, chunk, parallel, series, rounds;
 };
 
-#include "steps_and_spaces.h"
+#include "first_fit.h"
+#include "cut_steps.h"
+#include "expressions.h"
 
 typedef void* Object;
 
@@ -83,13 +85,6 @@ struct pf_block {
 };
 
 // ---- layouts with open sizes (open_layouts.h) ----
-
-struct pf_operation { int64_t code, value; };  // 0 a number, 1 a size, 2 + 3 - 4 * 5 // 6 % 7 min 8 max
-struct pf_expression { const pf_operation* operations; int64_t count; };
-struct pf_condition { int64_t op; pf_expression left, right; };  // 0 == 1 != 2 < 3 <= 4 > 5 >=
-
-// A size is (extent - offset) / factor; argument -1: it is offset.
-struct pf_source { int64_t argument, axis, factor, offset; };
 
 struct pf_open_argument {
   const pf_expression* extents;

@@ -285,7 +285,8 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
-    for name in ("launcher.h", "steps_and_spaces.h", "kept_blocks.h", "numbers.h", "open_layouts.h"):
+    shared = ("first_fit.h", "cut_steps.h", "expressions.h")
+    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", "open_layouts.h"):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

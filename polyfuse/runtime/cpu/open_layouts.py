@@ -49,15 +49,21 @@ class _Operation(ctypes.Structure):
     _fields_ = (("code", ctypes.c_int64), ("value", ctypes.c_int64))
 
 
-class _Expression(ctypes.Structure):
+class Expression(ctypes.Structure):
+    """As launchers have it (`expressions.h`)."""
+
     _fields_ = (("operations", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
-class _Condition(ctypes.Structure):
-    _fields_ = (("op", ctypes.c_int64), ("left", _Expression), ("right", _Expression))
+class Condition(ctypes.Structure):
+    """Of two expressions."""
+
+    _fields_ = (("op", ctypes.c_int64), ("left", Expression), ("right", Expression))
 
 
-class _Source(ctypes.Structure):
+class Source(ctypes.Structure):
+    """Where a size is read."""
+
     _fields_ = tuple((n, ctypes.c_int64) for n in ("argument", "axis", "factor", "offset"))
 
 
@@ -72,7 +78,7 @@ class _OpenResult(ctypes.Structure):
 class _OpenSpace(ctypes.Structure):
     _fields_ = (
         ("place", ctypes.c_int64),
-        ("elements", _Expression),
+        ("elements", Expression),
         ("itemsize", ctypes.c_int64),
         ("first", ctypes.c_int64),
         ("last", ctypes.c_int64),
@@ -85,9 +91,9 @@ class _Stride(ctypes.Structure):
 
 class _OpenStep(ctypes.Structure):
     _fields_ = (
-        ("count", _Expression),
-        ("instances", _Expression),
-        ("work", _Expression),
+        ("count", Expression),
+        ("instances", Expression),
+        ("work", Expression),
         ("together", ctypes.c_void_p),
         ("ntogether", ctypes.c_int64),
         ("least", ctypes.c_int64),
@@ -161,11 +167,76 @@ def allocate(nbytes: int) -> Array:
     return Arena.get().block(nbytes)
 
 
-class _Template:
-    def __init__(self, executable: CpuExecutable, open_sizes: OpenSizes) -> None:
-        self.executable, self.plan, self.open = executable, executable.plan, open_sizes
-        self.places = {n: k for k, n in enumerate(self.plan.sizes)}
+class Expressions:
+    """Expressions of sizes as launchers compute them; `places` are those of the sizes, by name."""
+
+    def __init__(self, sizes: Sequence[str]) -> None:
+        self.places = {n: k for k, n in enumerate(sizes)}
         self.parts: list[object] = []
+        """The memory that structures point to."""
+
+    def sources(self, open_sizes: OpenSizes, arrays: Mapping[str, int]) -> list[Source]:
+        """Where each size is read: off an axis whose extent is linear in it alone."""
+        found: dict[str, Source] = {}
+        for name, k in arrays.items():
+            for axis, e in enumerate(open_sizes.shapes[name]):
+                form = linear(e)
+                if len(form.terms) == 1 and isinstance(size := form.terms[0][0], ISize):
+                    source = Source(k, axis, form.terms[0][1], form.constant)
+                    plain = form.terms[0][1] == 1 and form.constant == 0
+                    if size.name not in found or plain:
+                        found[size.name] = source
+        found |= {n: Source(-1, 0, 1, v) for n, v in open_sizes.given.items()}
+        if not all(n in found for n in self.places):
+            raise NotInC
+        return [found[n] for n in self.places]
+
+    def condition(self, c: Constraint) -> Condition:
+        """A condition of sizes."""
+        return Condition(_CONDITIONS.index(c.op), self.expression(c.left), self.expression(c.right))
+
+    def extents(self, shape: Sequence[IndexExpr]) -> int:
+        """The address of a shape."""
+        return self.table(Expression, [self.expression(e) for e in shape])
+
+    def expression(self, e: IndexExpr) -> Expression:
+        """A number that depends on sizes."""
+        found: list[_Operation] = []
+        if self._written(e, found) > _DEEPEST:
+            raise NotInC
+        return Expression(self.table(_Operation, found), len(found))
+
+    def _written(self, e: IndexExpr, found: list[_Operation]) -> int:
+        """Write an expression in postfix; how many values it needs at a time."""
+        match e:
+            case IConst(value):
+                if not -(2**62) < value < 2**62:
+                    raise NotInC
+                found.append(_Operation(0, value))
+                return 1
+            case ISize(name):
+                if name not in self.places:
+                    raise NotInC
+                found.append(_Operation(1, self.places[name]))
+                return 1
+            case IBin(op, left, right):
+                depth = max(self._written(left, found), 1 + self._written(right, found))
+                found.append(_Operation(_OPERATIONS.index(op), 0))
+                return depth
+            case IVar():
+                raise NotInC
+
+    def table(self, kind: type[Any], items: Sequence[Any]) -> int:
+        """The address of a table that is kept."""
+        made = (kind * max(1, len(items)))(*items)
+        self.parts.append(made)
+        return ctypes.addressof(made)
+
+
+class _Template(Expressions):
+    def __init__(self, executable: CpuExecutable, open_sizes: OpenSizes) -> None:
+        super().__init__(executable.plan.sizes)
+        self.executable, self.plan, self.open = executable, executable.plan, open_sizes
 
     def made(
         self,
@@ -177,7 +248,7 @@ class _Template:
         arrays = {n: k for k, (n, a) in enumerate(zip(names, args, strict=True)) if isinstance(a, np.ndarray)}
         spaces, steps = self._spaces(), self._steps()
         strides = self._strides(arrays, orders)
-        conditions = [self._condition(c) for c in self.open.conditions]
+        conditions = [self.condition(c) for c in self.open.conditions]
         shapes = self.open.shapes
         extents = sum(2 * len(shapes[n]) for n in arrays) + sum(len(shapes[n]) for n in results)
         counts = {"sizes": len(self.places), "arguments": len(names), "results": len(results)}
@@ -190,14 +261,14 @@ class _Template:
             nconditions=len(conditions),
             nnumbers=len(self.places),
             nstrides=len(strides),
-            sources=self._table(_Source, self._sources(arrays)),
-            conditions=self._table(_Condition, conditions),
-            arguments=self._table(_OpenArgument, [self._argument(n, n in arrays, orders) for n in names]),
-            results=self._table(_OpenResult, [self._result(n) for n in results]),
-            spaces=self._table(_OpenSpace, spaces),
-            steps=self._table(_OpenStep, steps),
-            numbers=self._table(ctypes.c_int64, [ctypes.c_int64(k) for k in range(len(self.places))]),
-            strides=self._table(_Stride, strides),
+            sources=self.table(Source, self.sources(self.open, arrays)),
+            conditions=self.table(Condition, conditions),
+            arguments=self.table(_OpenArgument, [self._argument(n, n in arrays, orders) for n in names]),
+            results=self.table(_OpenResult, [self._result(n) for n in results]),
+            spaces=self.table(_OpenSpace, spaces),
+            steps=self.table(_OpenStep, steps),
+            numbers=self.table(ctypes.c_int64, [ctypes.c_int64(k) for k in range(len(self.places))]),
+            strides=self.table(_Stride, strides),
             allocate=id(allocate),
             **self._figures(),
         )
@@ -218,22 +289,6 @@ class _Template:
 
     # --- arguments and sizes ---
 
-    def _sources(self, arrays: Mapping[str, int]) -> list[_Source]:
-        """Where each size is read: off an axis whose extent is linear in it alone."""
-        found: dict[str, _Source] = {}
-        for name, k in arrays.items():
-            for axis, e in enumerate(self.open.shapes[name]):
-                form = linear(e)
-                if len(form.terms) == 1 and isinstance(size := form.terms[0][0], ISize):
-                    source = _Source(k, axis, form.terms[0][1], form.constant)
-                    plain = form.terms[0][1] == 1 and form.constant == 0
-                    if size.name not in found or plain:
-                        found[size.name] = source
-        found |= {n: _Source(-1, 0, 1, v) for n, v in self.open.given.items()}
-        if not all(n in found for n in self.places):
-            raise NotInC
-        return [found[n] for n in self.places]
-
     def _argument(self, name: str, is_array: bool, orders: Mapping[str, tuple[int, ...]]) -> _OpenArgument:
         if not is_array:
             return _OpenArgument()
@@ -243,8 +298,8 @@ class _Template:
         told = name in orders or b.strided
         if b.strided and b.kind is not Kind.INPUT:  # where elements meet, the long way says so
             raise NotInC
-        axes = self._table(ctypes.c_int64, [ctypes.c_int64(a) for a in order]) if told else None
-        return _OpenArgument(self._extents(shape), axes, int(b.strided))
+        axes = self.table(ctypes.c_int64, [ctypes.c_int64(a) for a in order]) if told else None
+        return _OpenArgument(self.extents(shape), axes, int(b.strided))
 
     def _strides(self, arrays: Mapping[str, int], orders: Mapping[str, tuple[int, ...]]) -> list[_Stride]:
         """The strides among a call's numbers, in order of the buffers; axes as callers have them."""
@@ -263,14 +318,14 @@ class _Template:
 
     def _result(self, name: str) -> _OpenResult:
         b = next(b for b in self.plan.buffers if b.name == name)
-        return _OpenResult(self._extents(self.open.shapes[name]), b.dtype.bytes)
+        return _OpenResult(self.extents(self.open.shapes[name]), b.dtype.bytes)
 
     def _spaces(self) -> list[_OpenSpace]:
         found: list[_OpenSpace] = []
         for place, b in enumerate(self.plan.buffers):
             if b.kind is Kind.WORKSPACE:
                 first, last = b.live or (0, len(self.plan.launches))
-                elements = self._expression(product(b.shape))
+                elements = self.expression(product(b.shape))
                 found.append(_OpenSpace(place, elements, b.dtype.bytes, first, last))
         return found
 
@@ -279,46 +334,8 @@ class _Template:
         for x in self.plan.launches:
             if x.library is not None:
                 raise NotInC
-            together = self._table(ctypes.c_int64, [ctypes.c_int64(n) for n in x.together])
-            count, instances, work = map(self._expression, (x.count, x.instances, x.work))
+            together = self.table(ctypes.c_int64, [ctypes.c_int64(n) for n in x.together])
+            count, instances, work = map(self.expression, (x.count, x.instances, x.work))
             step = _OpenStep(count, instances, work, together, len(x.together), x.least, int(x.parallel))
             found.append(step)
         return found
-
-    # --- expressions ---
-
-    def _condition(self, c: Constraint) -> _Condition:
-        return _Condition(_CONDITIONS.index(c.op), self._expression(c.left), self._expression(c.right))
-
-    def _extents(self, shape: Sequence[IndexExpr]) -> int:
-        return self._table(_Expression, [self._expression(e) for e in shape])
-
-    def _expression(self, e: IndexExpr) -> _Expression:
-        found: list[_Operation] = []
-        if self._written(e, found) > _DEEPEST:
-            raise NotInC
-        return _Expression(self._table(_Operation, found), len(found))
-
-    def _written(self, e: IndexExpr, found: list[_Operation]) -> int:
-        """Write an expression in postfix; how many values it needs at a time."""
-        match e:
-            case IConst(value):
-                if not -(2**62) < value < 2**62:
-                    raise NotInC
-                found.append(_Operation(0, value))
-                return 1
-            case ISize(name):
-                found.append(_Operation(1, self.places[name]))
-                return 1
-            case IBin(op, left, right):
-                depth = max(self._written(left, found), 1 + self._written(right, found))
-                found.append(_Operation(_OPERATIONS.index(op), 0))
-                return depth
-            case IVar():
-                raise NotInC
-
-    def _table(self, kind: type[Any], items: Sequence[Any]) -> int:
-        """The address of a table that is kept."""
-        made = (kind * max(1, len(items)))(*items)
-        self.parts.append(made)
-        return ctypes.addressof(made)

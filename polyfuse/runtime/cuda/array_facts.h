@@ -124,10 +124,13 @@ const pf_family* family_of(const Front& front, const Object* items) {
   return found;
 }
 
+bool same_kind(const pf_tensor& a, const pf_tensor& b) {
+  return a.rank == b.rank && a.code == b.code && a.bits == b.bits && a.lanes == b.lanes &&
+         a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
 bool same_tensor(const pf_tensor& a, const pf_tensor& b) {
-  const bool same = a.rank == b.rank && a.code == b.code && a.bits == b.bits && a.lanes == b.lanes &&
-                    a.device_type == b.device_type && a.device_id == b.device_id && !a.strides == !b.strides;
-  if (!same) return false;
+  if (!same_kind(a, b) || !a.strides != !b.strides) return false;
   for (int64_t d = 0; d < a.rank; ++d)
     if (a.extents[d] != b.extents[d] || (a.strides && a.strides[d] != b.strides[d])) return false;
   return true;
@@ -143,19 +146,18 @@ bool fits(const pf_layout& l, const Object* items, Object* values, const Seen* s
       continue;
     }
     if (is_number(items[k])) return false;
-    if ((f.tensor || f.lend) && !same_tensor(seen[k].tensor, *a.tensor)) return false;
+    if ((f.tensor || f.lend) && a.tensor && !same_tensor(seen[k].tensor, *a.tensor)) return false;
     for (int64_t j = 0; j < f.nfacts; ++j)
-      if (values[j] != a.facts[j] && py.equal(values[j], a.facts[j], kEqual) != 1) return false;
+      if (a.facts[j] && values[j] != a.facts[j] && py.equal(values[j], a.facts[j], kEqual) != 1) return false;
     if (a.nbytes && (!seen[k].address || seen[k].address % uint64_t(a.align))) return false;
   }
   return true;
 }
 
 // Does memory that is written meet no other memory of the call? Asked again only for other addresses.
-bool apart(Entry& e, const uint64_t* addresses, Range* ranges) {
-  const pf_layout& l = *e.layout;
+bool apart(Entry& e, const pf_layout& l, const uint64_t* addresses, Range* ranges) {
   if (!l.written) return true;
-  bool same = e.known;
+  bool same = e.known && !l.open;  // with other sizes the same addresses may meet
   int64_t count = 0;
   for (int64_t k = 0; k < l.narguments; ++k) {
     const pf_argument& a = l.arguments[k];

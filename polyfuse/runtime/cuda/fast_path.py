@@ -21,6 +21,7 @@ import numpy as np
 
 from polyfuse.runtime.cpu.fast_path import MOST_LAYOUTS, not_learnt
 from polyfuse.runtime.cpu.launcher import CODES
+from polyfuse.runtime.cpu.open_layouts import OpenSizes
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.runtime.cuda.call import Job, unusable
 from polyfuse.runtime.cuda.driver import CELL, Cells, Parameters
@@ -42,8 +43,10 @@ from polyfuse.runtime.cuda.launcher import (
     Put,
     PythonStep,
     Step,
+    steps_in_c,
 )
 from polyfuse.runtime.cuda.memory import ALIGNMENT, Block, DeviceMemory
+from polyfuse.runtime.cuda.open_layouts import opened
 
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError, BufferError)
 """What arrays raise that do not say of themselves what others of their family do."""
@@ -57,6 +60,7 @@ class DeviceShortWay:
         self._defaults = defaults
         self._lock = threading.Lock()
         self._known: set[object] = set()
+        self._at_sizes: set[object] = set()
         self._front: Front | None = None
         self.call: Callable[[tuple[Any, ...]], Any] = not_learnt
 
@@ -67,8 +71,10 @@ class DeviceShortWay:
         given: Mapping[str, Any],
         results: Mapping[str, Any],
         arrays: Mapping[str, Any],
+        open_sizes: Callable[[], OpenSizes] | None = None,
     ) -> None:
-        """Remember the layout of a call that has passed all checks.
+        """Remember the layout of a call that has passed all checks; at all sizes, where the kernels have
+        `open_sizes`.
 
         `given` has the parameters and the results that are given, as the caller has them, `results` those
         that the call made; `arrays` has all of them as kernels get them.
@@ -79,10 +85,19 @@ class DeviceShortWay:
         if not self._lock.acquire(blocking=False):  # another thread learns
             return
         try:
-            key = (id(executable), family, *(_key(v, arrays[n]) for n, v in given.items()))
-            if key in self._known or len(self._known) >= MOST_LAYOUTS:
+            key: object = (id(executable), family, *(_key(v, arrays[n]) for n, v in given.items()))
+            # By the code, which variants at all sizes share.
+            wide = (id(executable.code), family, *(_kind(v, arrays[n]) for n, v in given.items()))
+            if key in self._known or wide in self._known or len(self._known) >= MOST_LAYOUTS:
                 return
-            layout = call_layout(launcher, executable, family, given, results, arrays)
+            layout = None
+            if open_sizes is not None and wide not in self._at_sizes:
+                self._at_sizes.add(wide)
+                at = open_sizes()
+                layout = call_layout(launcher, executable, family, given, results, arrays, at)
+                key = key if layout is None else wide
+            if layout is None:
+                layout = call_layout(launcher, executable, family, given, results, arrays)
             if layout is None:
                 return
             if self._front is None:
@@ -101,6 +116,13 @@ def _key(value: object, seen: Any) -> object:
     return type(value) if type(value) in NUMBERS else (seen.dtype, seen.shape, seen.strides)
 
 
+def _kind(value: object, seen: Any) -> object:
+    """The same where sizes are open."""
+    return (
+        type(value) if type(value) in NUMBERS else (seen.dtype, len(seen.shape), getattr(seen, "dense", True))
+    )
+
+
 # --- layouts ------------------------------------------------------------------------------------------------
 
 
@@ -111,9 +133,10 @@ def call_layout(
     given: Mapping[str, Any],
     results: Mapping[str, Any],
     arrays: Mapping[str, Any],
+    open_sizes: OpenSizes | None = None,
 ) -> CallLayout | None:
-    """A call with these arguments for the launcher, None if it needs more than launches, fills and copies on
-    the device."""
+    """A call with these arguments for the launcher, at all sizes that the kernels are for if these are given;
+    None if it needs more than launches, fills and copies on the device, or the launcher cannot compute it."""
     grids = executable.grids
     if executable.code.checks:
         return None
@@ -134,9 +157,9 @@ def call_layout(
         if not isinstance(value, family.result) or not puts.place(k, o, view):
             return None
         made.append(Made(family.make(tuple(value.shape), view.dtype), view.nbytes, o.alignment))
-    space = grids.workspace_bytes
-    steps = [*puts.zeros(), *puts.copies, *(_launch(executable, g) for g in grids.grids if g.blocks)]
-    return CallLayout(
+    space, launches = grids.workspace_bytes, [g for g in grids.grids if g.blocks or open_sizes is not None]
+    steps = [*puts.zeros(), *puts.copies, *(_launch(executable, g) for g in launches)]
+    layout = CallLayout(
         family=family,
         arguments=arguments,
         results=made,
@@ -145,16 +168,40 @@ def call_layout(
         steps=steps,
         cells=list(puts.cells.memory),
         entries=executable.driver.entries(),
-        run=partial(_run, executable, steps),
+        run=partial(_run, executable, launches, steps),
         failed=partial(_failed, executable, steps),
         tables=[
             ArgumentTable(
                 g.table, g.table_cell, partial(_bring, KeptTable(), executable.memory, len(g.table))
             )
-            for g in grids.grids
-            if g.blocks and g.table
+            for g in launches
+            if g.table
         ],
     )
+    return layout if open_sizes is None else _opened(executable, layout, given, results, arrays, open_sizes)
+
+
+def _opened(
+    executable: CudaExecutable,
+    layout: CallLayout,
+    given: Mapping[str, Any],
+    results: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    open_sizes: OpenSizes,
+) -> CallLayout | None:
+    """The layout at all sizes: results and workspace are made of shapes."""
+    found = opened(executable, layout, [*given], [*results], open_sizes)
+    make = layout.family.make_shaped
+    if found is None or make is None:
+        return None
+    shapes = {n: len(open_sizes.shapes[n]) for n in results}
+    made = [
+        replace(m, make=make(arrays[n].dtype), rank=rank)
+        for m, (n, rank) in zip(layout.results, shapes.items(), strict=True)
+    ]
+    space = layout.workspace
+    space = None if space is None else replace(space, make=make(np.dtype(np.uint8)), rank=1)
+    return replace(layout, results=made, workspace=space, open=found)
 
 
 def _as_seen(launcher: DeviceLauncher, family: Family, value: object, view: DeviceView) -> bool:
@@ -244,27 +291,36 @@ def _product(grids: Grids, g: Grid, cells: int, stream: int) -> None:
     g.product(Parameters(Cells.at(cells, grids.cell_count), g.cells, g.formats).values(), stream)
 
 
-def _run(executable: CudaExecutable, steps: Sequence[Step], cells: int, addresses: int, stream: int) -> None:
-    """All steps, by a driver that has to be called through Python."""
+def _run(
+    executable: CudaExecutable,
+    launched: Sequence[Grid],
+    steps: Sequence[Step],
+    cells: int,
+    addresses: int,
+    stream: int,
+    at: int,
+) -> None:
+    """All steps, as they are in C, by a driver that has to be called through Python."""
     driver, grids = executable.driver, executable.grids
     filled = Cells.at(cells, grids.cell_count)
-    at = (ctypes.c_uint64 * (1 + max((_last(s) for s in steps), default=0))).from_address(addresses)
-    launches = iter([g for g in grids.grids if g.blocks])
+    source = (ctypes.c_uint64 * (1 + max((_last(s) for s in steps), default=0))).from_address(addresses)
+    launches = iter(launched)
     with driver.current():
-        for s in steps:
+        for s, now in zip(steps, steps_in_c(at, len(steps)), strict=True):
             if isinstance(s, Fill):
-                driver.fill(at[s.source] + s.offset, 0, s.nbytes, stream)
+                driver.fill(source[s.source] + s.offset, 0, now.nbytes, stream)
             elif isinstance(s, Copy):
-                driver.copy(at[s.to] + s.to_offset, at[s.source], s.nbytes, stream)
+                driver.copy(source[s.to] + now.to_offset, source[s.source], now.nbytes, stream)
             else:
                 g = next(launches)
                 if isinstance(s, PythonStep):
                     s.call(cells, stream)
                     continue
                 plan, parameters = g.launch, Parameters(filled, g.cells, g.formats)
-                driver.launch(
-                    g.function, g.blocks, plan.threads, s.shared, parameters, stream, plan.cooperative
-                )
+                if (blocks := now.grid[0]) > 0:
+                    driver.launch(
+                        g.function, blocks, plan.threads, s.shared, parameters, stream, plan.cooperative
+                    )
 
 
 def _last(step: Step) -> int:

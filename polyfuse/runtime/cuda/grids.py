@@ -115,7 +115,7 @@ class Grids:
 
     def _layout(self) -> tuple[dict[str, int], int]:
         """Static offsets of workspace buffers (entry copies included)."""
-        start = _padded(self.header_bytes) if self.zeroed else 0
+        start = padded(self.header_bytes) if self.zeroed else 0
         found = layout(self.plan.buffers, self.plan.copied, self.sizes, ALIGNMENT, start)
         return {name: s.offset for name, s in found.spaces.items()}, found.nbytes
 
@@ -225,12 +225,18 @@ class Grids:
             elif passing is Passing.POINTER and name in self.spaces:
                 yield k, self.spaces[name]
 
+    def parameter_cells(self) -> Iterator[tuple[Passing, str, int, int]]:
+        """(how a parameter gets its value, of which buffer or size, along which dim, its cell)."""
+        for (passing, name, dim), k in self._cells.items():
+            yield passing, name, dim, k
+
     def parameters(self, cells: Cells) -> tuple[Parameters, ...]:
         """The parameters of each launch on these cells."""
         return tuple(Parameters(cells, g.cells, g.formats) for g in self.grids)
 
 
-def _padded(nbytes: int) -> int:
+def padded(nbytes: int) -> int:
+    """Whole units of a workspace."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

@@ -90,6 +90,7 @@ constexpr int64_t words_of(int64_t count) {
 
 #include "array_facts.h"
 #include "steps.h"
+#include "open_layouts.h"
 
 // --- a call -----------------------------------------------------------------------------------------------
 
@@ -161,16 +162,27 @@ bool stream_of(const pf_layout& l, const Seen* seen, uint64_t* stream) {
   return true;
 }
 
+// The shape of a result as a tuple; null with an exception set.
+Object shape_of(const pf_result& r) {
+  Object tuple = py.tuple_new(r.rank);
+  for (int64_t d = 0; tuple && d < r.rank; ++d) py.tuple_set(tuple, d, py.new_address(uint64_t(r.extents[d])));
+  return tuple;
+}
+
 // Fresh memory for results and the workspace; false with or without an exception.
 bool make_results(const pf_layout& l, uint64_t stream, Object* made, uint64_t* addresses) {
   const pf_family& f = *l.family;
-  Object number = nullptr;
-  const References all{&number, 1};
+  Object given[2] = {};  // a shape, the stream
+  const References all{given, 2};
+  Object& number = given[1];
   const bool own = f.own_stream.name || f.lend;
   if (own && l.nresults + l.workspace && !(number = py.new_address(stream))) return false;
   for (int64_t k = 0; k < l.nresults + l.workspace; ++k) {
     const pf_result& r = l.results[k];
-    made[k] = py.call(r.make, &number, number ? 1 : 0, nullptr);
+    if (r.extents && !(given[0] = shape_of(r))) return false;
+    made[k] = py.call(r.make, given + (r.extents ? 0 : 1), (r.extents ? 1 : 0) + (number ? 1 : 0), nullptr);
+    if (given[0]) py.decref(given[0]);
+    given[0] = nullptr;
     if (!made[k] || type_of(made[k]) != f.made_type) return false;
     pf_tensor tensor;
     const bool found = f.made_address.name ? number_of(f.made_address, made[k], addresses + k)
@@ -235,8 +247,7 @@ Object answer(const pf_layout& l, Object* made) {
   return tuple;
 }
 
-Object launch(Entry& e, Room& room) {
-  const pf_layout& l = *e.layout;
+Object launch(Entry& e, const pf_layout& l, Room& room) {
   if (!place(&room, l)) return declined();
   const int64_t results = l.nresults + l.workspace;
   std::fill(room.made, room.made + results, nullptr);
@@ -244,7 +255,7 @@ Object launch(Entry& e, Room& room) {
   for (int64_t k = 0; k < l.narguments; ++k)
     room.addresses[k] = l.arguments[k].kind == kArray ? room.seen[k].address : 0;
   uint64_t stream = 0;
-  const bool ready = apart(e, room.addresses, room.ranges) && stream_of(l, room.seen, &stream) &&
+  const bool ready = apart(e, l, room.addresses, room.ranges) && stream_of(l, room.seen, &stream) &&
                      make_results(l, stream, room.made, room.addresses + l.narguments) &&
                      announce(l, room.items);
   if (!ready) return declined();
@@ -259,12 +270,22 @@ Object launch(Entry& e, Room& room) {
   return keep_lent(l, room.values, stream) ? answer(l, room.made) : nullptr;
 }
 
-// Other threads, or arrays that answer in Python, may have come here too while arguments were looked at.
+// Of those of its rank. Other threads, or arrays that answer in Python, may have come here too while arguments were
+// looked at.
 void put_in_front(Front& front, Entry* e) {
   int64_t k = 0;
   while (front.entries[k] != e) ++k;
-  for (; k > 0; --k) front.entries[k] = front.entries[k - 1];
-  front.entries[0] = e;
+  for (; k > 0 && front.entries[k - 1]->layout->rank == e->layout->rank; --k) front.entries[k] = front.entries[k - 1];
+  front.entries[k] = e;
+}
+
+// A call at sizes that a template has; null without an exception where it has them not.
+Object call_open(Front& front, Entry* e, Room& room) {
+  Opened call;
+  if (!open(*e->layout, room.items, room.values, room.seen, call)) return py.error() ? declined() : nullptr;
+  if (!fits(call.layout, room.items, room.values, room.seen, room.numbers)) return py.error() ? declined() : nullptr;
+  put_in_front(front, e);
+  return launch(*e, call.layout, room);
 }
 
 Object choose(Front& front, Object given, int64_t count, void** words, int64_t size) {
@@ -284,12 +305,17 @@ Object choose(Front& front, Object given, int64_t count, void** words, int64_t s
   for (int64_t k = 0; k < front.count; ++k) {
     Entry* e = front.entries[k];
     if (e->layout->family != family) continue;
+    if (e->layout->open) {
+      Object found = call_open(front, e, room);
+      if (found || py.error()) return found;
+      continue;
+    }
     if (!fits(*e->layout, room.items, room.values, room.seen, room.numbers)) {
       if (py.error()) return declined();
       continue;
     }
     put_in_front(front, e);
-    return launch(*e, room);
+    return launch(*e, *e->layout, room);
   }
   return declined();
 }
@@ -419,7 +445,10 @@ extern "C" int pf_device_add(Object capsule, const pf_layout* layout, Object kee
   }
   if (!known) front->families[front->nfamilies++] = layout->family;
   *e = Entry{layout, owned(keep), apart, false};
-  front->entries[front->count++] = e;
+  int64_t at = front->count++;
+  for (; at > 0 && front->entries[at - 1]->layout->rank > layout->rank; --at)
+    front->entries[at] = front->entries[at - 1];
+  front->entries[at] = e;
   const int64_t behind = std::max(front->words - words_before(front->parameters, front->slots), words_behind(*layout));
   front->slots = std::max(front->slots, slots(*layout->family));
   front->words = words_before(front->parameters, front->slots) + behind;

@@ -4,6 +4,9 @@
 #pragma once
 #include <cstdint>
 
+#include "first_fit.h"
+#include "expressions.h"
+
 typedef void* Object;
 
 struct pf_tensor {  // DLPack's DLTensor
@@ -101,8 +104,10 @@ struct pf_argument {
 };
 
 struct pf_result {         // and the workspace, behind the results
-  Object make;             // a function; of the stream if the family's arrays have one
+  Object make;             // a function; of the shape if there are `extents`, of the stream if arrays have one
   int64_t nbytes, align;
+  int64_t rank;
+  const int64_t* extents;  // null: `make` knows them
 };
 
 // Sources are arguments, results and the workspace, in this order.
@@ -125,6 +130,32 @@ struct pf_table {          // arguments of a launch that are too many to be pass
   pf_fact address;         // of that memory
 };
 
+// ---- layouts with open sizes (open_layouts.h) ----
+
+struct pf_open_argument { const pf_expression* extents; int64_t rank, itemsize, strided; };
+struct pf_open_result { const pf_expression* extents; int64_t itemsize; };
+struct pf_open_space { pf_expression elements; int64_t itemsize, first, last; };
+struct pf_open_step { pf_expression blocks; int64_t most_blocks, space; };  // of a launch; of a copy
+struct pf_number { int64_t cell; pf_expression value; };
+struct pf_stride { int64_t cell, argument, axis; };
+struct pf_open_put { int64_t put, space; };
+
+struct pf_open {
+  int64_t nsizes, nconditions, nspaces, nnumbers, nstrides, nputs;
+  int64_t start, align;              // of spaces in the workspace
+  int64_t shape, strides;            // which fact has it, where facts tell of memory; -1: none, all is dense
+  int64_t stride_bytes;              // are these strides in bytes?
+  const pf_source* sources;          // by size
+  const pf_condition* conditions;
+  const pf_open_argument* arguments;
+  const pf_open_result* results;
+  const pf_open_space* spaces;
+  const pf_open_step* steps;
+  const pf_number* numbers;          // sizes, strides of dense memory
+  const pf_stride* strides_of;       // of arguments
+  const pf_open_put* puts;
+};
+
 struct pf_layout {
   const pf_driver* driver; // null: `run` does all steps
   const pf_family* family;
@@ -136,6 +167,8 @@ struct pf_layout {
   const pf_table* tables;
   const int64_t* cells;    // what is the same in all calls
   int64_t written;         // is any argument?
-  Object run;              // of (cells, addresses, stream)
+  Object run;              // of (cells, addresses, stream, steps)
   Object failed;           // of (status, step): raises what the driver said
+  const pf_open* open;     // what depends on sizes, where they are parameters; null: nothing does
+  int64_t rank;            // layouts of a smaller one are tried first
 };

@@ -72,7 +72,9 @@ class Family:
     attribute, value) that must be so at each call.  stream: the library's current one; or `own_stream`, which
     each array says.  write: told of the arrays that will be written, in a tuple; where it returns False the
     long way decides. make: (shape, dtype) -> what makes such an array; it takes the stream where arrays have
-    their own. made, made_address: the type of results, and their address where it is had in another way.
+    their own. make_shaped: dtype -> the same for any shape, which it takes first.  shape_facts: which facts
+    are shape and strides (-1: none, arrays are dense), and whether strides are in bytes.  made, made_address:
+    the type of results, and their address where it is had in another way.
     lends: arrays lend their memory by DLPack, which tells of it, and work of theirs comes before what is
     launched on the legacy stream then; `hold` keeps what was lent until the launches on a stream are done.
     """
@@ -92,6 +94,8 @@ class Family:
     write: Callable[[tuple[Any, ...]], bool] | None = None
     made: type | None = None
     made_address: Fact | None = None
+    make_shaped: Callable[[Any], Callable[..., object]] | None = None
+    shape_facts: tuple[int, int, bool] = (-1, -1, False)
     lends: bool = False
     hold: Callable[[tuple[object, ...], int], None] | None = None
 
@@ -133,6 +137,7 @@ class Made:
     make: Callable[..., object]
     nbytes: int
     align: int
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +202,23 @@ class ArgumentTable:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCall:
+    """What of a call depends on sizes (`runtime.cuda.open_layouts`): its structure, and the memory that this
+    points to. Layouts of a smaller rank are tried first."""
+
+    structure: ctypes.Structure
+    parts: Sequence[object]
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallLayout:
     """A call: arguments, results, and behind them the workspace if there is one; what goes into which cell
     (sources are counted in this order), and the steps.
 
-    entries: of the driver; None where `run(cells, addresses, stream)` does all steps.  failed(status, step)
-    raises what the driver said.
+    entries: of the driver; None where `run(cells, addresses, stream, steps)` does all steps.  failed(status,
+    step) raises what the driver said.  open: what depends on sizes, where they are parameters of the kernels;
+    the rest is then the layout of one call, as a template, whose results are made of a shape.
     """
 
     family: Family
@@ -213,9 +229,10 @@ class CallLayout:
     steps: Sequence[Step]
     cells: Sequence[int]
     entries: Entries | None
-    run: Callable[[int, int, int], None]
+    run: Callable[[int, int, int, int], None]
     failed: Callable[[int, int], None]
     tables: Sequence[ArgumentTable] = ()
+    open: OpenCall | None = None
 
 
 # --- the same in C -----------------------------------------------------------------------------------------
@@ -256,7 +273,7 @@ _Argument = _struct(
     *_words("facts tensor", _PTR),
     *_words("low nbytes align written"),
 )
-_Result = _struct("_Result", ("make", _PTR), *_words("nbytes align"))
+_Result = _struct("_Result", ("make", _PTR), *_words("nbytes align rank"), ("extents", _PTR))
 _Put = _struct("_Put", *_words("cell source offset"))
 _Step = _struct(
     "_Step", *_words("kind source offset to to_offset nbytes"), ("function", _PTR), ("grid", _I64 * 3),
@@ -267,7 +284,7 @@ _Layout = _struct(
     "_Layout", *_words("driver family", _PTR),
     *_words("narguments nresults workspace nputs nsteps ncells most_parameters ntables most_content"),
     *_words("arguments results puts steps tables cells", _PTR), ("written", _I64),
-    *_words("run failed", _PTR),
+    *_words("run failed open", _PTR), ("rank", _I64),
 )  # fmt: skip
 
 
@@ -290,8 +307,9 @@ class _Parts:
     def array(self, kind: Any, values: Sequence[Any]) -> int:
         return self.at((kind * max(1, len(values)))(*values))
 
-    def objects(self, values: Sequence[object]) -> int:
-        return self.array(_PTR, [self.reference(v) if v is not None else id(None) for v in values])
+    def objects(self, values: Sequence[object], skipped: Sequence[int] = ()) -> int:
+        held = [self.reference(v) if v is not None else id(None) for v in values]
+        return self.array(_PTR, [None if k in skipped else at for k, at in enumerate(held)])
 
     def fact(self, fact: Fact | None) -> Any:
         if fact is None:
@@ -327,6 +345,11 @@ def _step(step: Step, parts: _Parts) -> ctypes.Structure:
         shared=step.shared, cooperative=step.cooperative, ncells=len(step.cells),
         cells=parts.array(_I64, step.cells),
     )  # fmt: skip
+
+
+def steps_in_c(address: int, count: int) -> list[Any]:
+    """The steps of a call, as the launcher has them."""
+    return list((_Step * count).from_address(address)) if count else []
 
 
 class DeviceLauncher:
@@ -403,9 +426,10 @@ class DeviceLauncher:
         """
         parts = _Parts()
         family = self._family(layout.family)
-        arguments = [self._argument(a, layout.family, family, parts) for a in layout.arguments]
+        skipped = layout.family.shape_facts[:2] if layout.open is not None else ()
+        arguments = [self._argument(a, layout.family, family, parts, skipped) for a in layout.arguments]
         results = [*layout.results, *([layout.workspace] if layout.workspace else [])]
-        made = [_Result(parts.reference(r.make), r.nbytes, r.align) for r in results]
+        made = [_Result(parts.reference(r.make), r.nbytes, r.align, r.rank) for r in results]
         address = parts.fact(Fact("address"))
         puts = [_Put(p.cell, p.source, p.offset) for p in layout.puts]
         steps = [_step(s, parts) for s in layout.steps]
@@ -426,6 +450,8 @@ class DeviceLauncher:
             parts.array(_Step, steps), parts.array(_Table, tables),
             parts.array(_I64, [_signed(c) for c in layout.cells]), written,
             parts.reference(layout.run), parts.reference(layout.failed),
+            None if layout.open is None else parts.at(parts.keep(layout.open).structure),
+            0 if layout.open is None else layout.open.rank,
         )  # fmt: skip
         return found, parts
 
@@ -437,7 +463,12 @@ class DeviceLauncher:
         return self._families[family][0]
 
     def _argument(
-        self, a: ArrayArgument | NumberArgument, family: Family, made: ctypes.Structure, parts: _Parts
+        self,
+        a: ArrayArgument | NumberArgument,
+        family: Family,
+        made: ctypes.Structure,
+        parts: _Parts,
+        skipped: Sequence[int] = (),
     ) -> ctypes.Structure:
         if isinstance(a, NumberArgument):
             kind, code = _KINDS[a.type], CODES.index(a.code)
@@ -445,8 +476,8 @@ class DeviceLauncher:
         seen = self._look(made, a.like, parts) if family.describes else _Tensor()
         facts = [f.of(a.like) for f in family.facts]
         return _Argument(
-            kind=0, cell=-1, facts=parts.objects(facts), tensor=parts.at(seen), low=a.low, nbytes=a.nbytes,
-            align=a.align, written=a.written,
+            kind=0, cell=-1, facts=parts.objects(facts, skipped), tensor=parts.at(seen), low=a.low,
+            nbytes=a.nbytes, align=a.align, written=a.written,
         )  # fmt: skip
 
     def _look(self, family: ctypes.Structure, array: object, parts: _Parts) -> Any:
@@ -504,8 +535,9 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     ours, shared = (importlib.resources.files(f"polyfuse.runtime.{n}") for n in ("cuda", "cpu"))
     body = ours.joinpath("launcher.cpp").read_text("utf-8")
-    parts = [(ours, name) for name in ("launcher.h", "array_facts.h", "steps.h")]
-    for folder, name in (*parts, (shared, "numbers.h")):
+    parts = [(ours, name) for name in ("launcher.h", "array_facts.h", "steps.h", "open_layouts.h")]
+    parts += [(shared, name) for name in ("numbers.h", "first_fit.h", "expressions.h")]
+    for folder, name in parts:
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

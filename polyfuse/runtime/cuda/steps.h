@@ -16,9 +16,9 @@ int launch_kernel(const pf_layout& l, const pf_step& s, int64_t* cells, void** p
   return l.driver->launch(s.function, g[0], g[1], g[2], b[0], b[1], b[2], shared, stream, parameters, nullptr);
 }
 
-// A function of two or three addresses, called with the GIL held; false with an exception set.
+// A function of two to four addresses, called with the GIL held; false with an exception set.
 bool call_with(Object function, const uint64_t* numbers, int64_t count) {
-  Object made[3] = {};
+  Object made[4] = {};
   const References all{made, count};
   for (int64_t k = 0; k < count; ++k)
     if (!(made[k] = py.new_address(numbers[k]))) return false;
@@ -33,6 +33,7 @@ Failure all_steps(const pf_layout& l, int64_t* cells, const uint64_t* addresses,
     const pf_step& s = l.steps[k];
     int status = 0;
     if (s.kind == kLaunch) {
+      if (s.grid[0] <= 0) continue;
       status = launch_kernel(l, s, cells, parameters, stream);
     } else if (s.kind == kFill) {
       status = l.driver->fill(addresses[s.source] + uint64_t(s.offset), 0, size_t(s.nbytes), stream);
@@ -74,8 +75,9 @@ Failure in_context(const pf_layout& l, int64_t* cells, const uint64_t* addresses
 // Queues everything; false with an exception set.
 bool run(const pf_layout& l, int64_t* cells, const uint64_t* addresses, void** parameters, uint64_t stream) {
   if (!l.driver) {
-    const uint64_t numbers[3] = {reinterpret_cast<uint64_t>(cells), reinterpret_cast<uint64_t>(addresses), stream};
-    return call_with(l.run, numbers, 3);
+    const uint64_t numbers[4] = {reinterpret_cast<uint64_t>(cells), reinterpret_cast<uint64_t>(addresses), stream,
+                                 reinterpret_cast<uint64_t>(l.steps)};
+    return call_with(l.run, numbers, 4);
   }
   const Failure failure = in_context(l, cells, addresses, parameters, reinterpret_cast<void*>(stream));
   if (failure.raised) return false;

@@ -20,6 +20,9 @@ import pytest
 from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.diagnostics import DeviceError
 from polyfuse.interop.array_families import array_family
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.tensor_graph import Constraint
+from polyfuse.runtime.cpu.open_layouts import OpenSizes
 from polyfuse.runtime.cuda.driver_native import NativeDriver
 from polyfuse.runtime.cuda.executable import CudaExecutable
 from polyfuse.runtime.cuda.fast_path import DeviceShortWay, bound_call
@@ -69,9 +72,13 @@ def on(driver: NativeDriver, array: np.ndarray[Any, Any]) -> DeviceArray:
 
 
 def learnt(
-    code: CudaCode, driver: NativeDriver, given: dict[str, Any], results: tuple[str, ...] = ()
+    code: CudaCode,
+    driver: NativeDriver,
+    given: dict[str, Any],
+    results: tuple[str, ...] = (),
+    at: OpenSizes | None = None,
 ) -> tuple[DeviceShortWay, CudaExecutable]:
-    """The short way of an executable, which has been called once."""
+    """The short way of an executable, which has been called once; at other sizes too, if these are given."""
     executable = CudaExecutable(code, helpers.image(), {"N": SIZE}, driver)
     made = {n: executable.device_array((SIZE,), np.dtype(np.float32)) for n in results}
     arrays = {
@@ -82,7 +89,7 @@ def learnt(
     short = DeviceShortWay((None,) * len(given))
     family = array_family([*given.values(), *made.values()], executable.memory)
     assert family is not None
-    short.learn(executable, family, given, made, arrays)
+    short.learn(executable, family, given, made, arrays, None if at is None else lambda: at)
     return short, executable
 
 
@@ -119,6 +126,37 @@ def test_workspace_copies_and_barriers(native: NativeDriver) -> None:
     first = q.get()
     assert barrier.call((q,)) is None and barrier.call((q,)) is None
     np.testing.assert_array_equal(q.get(), [3 * first[0], first[1]])  # what came to the last barrier
+
+
+def at_sizes(*names: str) -> OpenSizes:
+    """Arrays of N elements, from 1 to 1000 of them."""
+    conditions = [Constraint(">=", helpers.N, IConst(1)), Constraint("<=", helpers.N, IConst(1000))]
+    return OpenSizes({n: (helpers.N,) if n != "a" else () for n in names}, conditions, {}, 1)
+
+
+def test_calls_at_other_sizes_go_to_the_driver_in_c(native: NativeDriver, stub: helpers.Stub) -> None:
+    scale, _ = learnt(
+        helpers.scale_code(), native, {"x": on(native, X), "a": 2.0}, ("y",), at_sizes("x", "y", "a")
+    )
+    spaces, _ = learnt(helpers.workspace_code(), native, {"x": on(native, X)}, ("y",), at_sizes("x", "y"))
+    entry, _ = learnt(helpers.inout_code(), native, {"p": on(native, X)}, (), at_sizes("p"))
+    for n in (1, 7, SIZE, 1000):
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(scale.call((on(native, x), 3.0)).get(), 3 * x)
+        np.testing.assert_array_equal(spaces.call((on(native, x),)).get(), x + 2)
+        p = on(native, x)
+        assert entry.call((p,)) is None
+        np.testing.assert_array_equal(p.get(), x + x[::-1])
+    array = on(native, np.arange(33, dtype=np.float32))
+    for _ in range(2):
+        kept = scale.call((array, 2.0))  # so that the next result needs no call of the driver
+        del kept
+        stub.calls()
+        scale.call((array, 2.0))
+    assert stub.calls()[-3:] == ["cuCtxPushCurrent", "cuLaunchKernel", "cuCtxPopCurrent"]
+    for n in (0, 1001):
+        assert scale.call((on(native, np.zeros(n, np.float32)), 1.0)) is NotImplemented
+    assert scale.call((on(native, X.reshape(10, 10)), 1.0)) is NotImplemented
 
 
 @pytest.mark.parametrize("function", ("cuLaunchKernel", "cuCtxPushCurrent"))
@@ -295,7 +333,7 @@ class Seen:
         self.front = start.front((None, 1.0), 4)
         assert self.front.add(self.layout, None)
 
-    def _run(self, cells: int, addresses: int, stream: int) -> None:
+    def _run(self, cells: int, addresses: int, stream: int, _: int) -> None:
         words = (ctypes.c_int64 * 3).from_address(cells)
         self.rows.append((words[0], ctypes.c_double.from_address(cells + 8).value, words[2], stream))
 
