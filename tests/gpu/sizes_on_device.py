@@ -137,7 +137,7 @@ def _one(f: pf.Compiled, call: DrawnCall, found: Sizes, arrays: str, how: str) -
     return [f"{n}: {a}" for n, a in agreements.items() if not a]
 
 
-def _timed(f: pf.Compiled, us: list[float], *args: Any, **kwargs: Any) -> Any:
+def _timed(f: pf.Compiled, us: list[float], /, *args: Any, **kwargs: Any) -> Any:
     start = time.perf_counter()
     made = f(*args, **kwargs)
     us.append(1e6 * (time.perf_counter() - start))
