@@ -235,7 +235,8 @@ class RegisterTile:
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
     `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
-    iteration of the first `parts` loops has a sum of its own, and these are added.
+    iteration of the first `parts` loops has a sum of its own, and these are added.  `within`: of rows and of
+    lanes there may be fewer than a tile has, so many; beyond them the last one is read again.
     """
 
     name: str
@@ -250,6 +251,7 @@ class RegisterTile:
     right: Read
     parts: int = 0
     term: Term = "product"
+    within: tuple[IndexExpr | None, IndexExpr | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +523,8 @@ def _format(node: Node, indent: str) -> str:
             left, right = format_expr(node.left), format_expr(node.right)
             factors = _TERMS[node.term].format(left, right)
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
-            return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
+            ends = (f", {v} up to {e}" for v, e in zip((row, lane), node.within, strict=True) if e is not None)
+            return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}{''.join(ends)}"
         case TransposedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in (row, lane))
             array = _place(*node.to) if node.to else f"{dtype} {name}[{rows}, {lanes}]"

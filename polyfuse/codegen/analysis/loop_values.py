@@ -417,7 +417,9 @@ class LoopProgram:
         depth += 2
         self.line("tt = 0", depth)
         self.own |= {"tile_row", "tile_lane"}
-        self.line(f"i_tile_row = i_{row} + tr; i_tile_lane = i_{lane} + tl", depth)
+        for place, first, k, end in (("row", row, "tr", n.within[0]), ("lane", lane, "tl", n.within[1])):
+            at = f"i_{first} + {k}"
+            self.line(f"i_tile_{place} = {at if end is None else f'min({at}, {self.index(end)} - 1)'}", depth)
         inner = depth
         for x in n.loops:
             low, high = self.index(x.lower), self.index(x.upper)

@@ -19,6 +19,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import assert_never
 
@@ -31,7 +32,7 @@ from polyfuse.codegen.math.vector_reduce import join_name, part_name
 from polyfuse.codegen.transforms.transpose_loads import is_short, place_and_steps
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
+from polyfuse.ir.index_expr import IndexExpr, IndexLike, IVar, binary, substitute
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import For, RegisterTile, TransposedTile, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
@@ -47,20 +48,8 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     """The statements of a tile; `gathered` lanes of the right operand are apart in memory."""
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
-    size = node.lanes * node.dtype.bytes
+    size, i1 = node.lanes * node.dtype.bytes, indent + "  "
     widest = min(WIDEST, 1 << size.bit_length() - 1)
-    loops = [
-        f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
-        for x in node.loops
-    ]
-    i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
-    each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
-    summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
-    rows = f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)"
-    place = f"*(({name}_memory*)({name} + {node.lanes} * k + {_offset(node)}))"
-    stores = [rows, f"  {each} {place} = {name}_acc[k][v];"]
-    if node.parts:  # what two vectors have is added once
-        stores = [rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
     lines = [
         f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
@@ -73,6 +62,39 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
         f"{i1}typedef {c} {name}_memory"
         f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
     ]
+    if node.within == (None, None):
+        return [*lines, *_sums(printer, node, indent, gathered), f"{indent}}}"]
+    rows, lanes = node.within
+    known = ((row, node.rows, rows), (lane, node.lanes, lanes))
+    whole = [f"{first} + {count} <= {printer.index(e)}" for first, count, e in known if e is not None]
+    return [
+        *lines,
+        f"{i1}if ({' && '.join(whole)}) {{",
+        *_sums(printer, replace(node, within=(None, None)), i1, gathered),
+        f"{i1}}} else {{",
+        *_sums(printer, node, i1, gathered),
+        f"{i1}}}",
+        f"{indent}}}",
+    ]
+
+
+def _sums(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
+    """The loops of a tile; where it may end earlier each element is looked for."""
+    name, c = scalar_name(node.name), node.dtype.c_name
+    gathered = gathered or node.within[1] is not None
+    loops = [
+        f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
+        for x in node.loops
+    ]
+    i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
+    each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
+    summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
+    rows = f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)"
+    place = f"*(({name}_memory*)({name} + {node.lanes} * k + {_offset(node)}))"
+    stores = [rows, f"  {each} {place} = {name}_acc[k][v];"]
+    if node.parts:  # what two vectors have is added once
+        stores = [rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
+    lines = []
     short = 0 if gathered else _short(node)
     marks = ["PF_ROLLED"] * (len(loops) - node.parts - short) + ["PF_UNROLLED"] * short
     marked = [f"{mark} {x}" for mark, x in zip(marks, loops[node.parts :], strict=True)]
@@ -80,14 +102,20 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
         lines.append(indent + "  " * (1 + k - (k > node.parts)) + text)
     lines += _right(printer, node, i2 + "  ", gathered)
     for k in range(node.rows):
-        left = printer.expr(_at(node.left, node.row, binary("+", IVar(row), k)))
+        left = printer.expr(_at(node.left, node.row, _place(node, 0, k)))
         added = _added(printer, node, name, k)
         added = f"{{ {added} PF_HELD({name}_acc[{k}][v]); }}" if short else added
         lines.append(f"{i2}  {{ const {c} q = {left}; {each} {added} }}")
     ends = [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
     inner = len(loops) - node.parts
-    lines += [*ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
-    return [*lines, f"{indent}}}"]
+    return [*lines, *ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
+
+
+def _place(node: RegisterTile, side: int, k: IndexLike) -> IndexExpr:
+    """Which row or lane is the one of this number in a tile: the last where there are fewer."""
+    (first, _), end = node.start[side], node.within[side]
+    place = binary("+", IVar(first), k)
+    return place if end is None else binary("min", place, binary("-", end, 1))
 
 
 def _short(node: RegisterTile) -> int:
@@ -121,7 +149,7 @@ def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) ->
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
     lines = []
     if gathered:
-        element = printer.expr(_at(node.right, node.lane, binary("+", IVar(lane), IVar("l"))))
+        element = printer.expr(_at(node.right, node.lane, _place(node, 1, IVar("l"))))
         lines.append(f"{indent}{node.dtype.c_name} {name}_lanes[{node.lanes}];")
         lines.append(f"{indent}for (int l = 0; l < {node.lanes}; ++l) {name}_lanes[l] = {element};")
         source = f"{name}_lanes"

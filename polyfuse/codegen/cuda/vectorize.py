@@ -363,4 +363,4 @@ def _substituted(e: Expr, env: Mapping[str, IndexExpr]) -> Expr:
 
 def _outside(kernel: Kernel, nest: SumNest, loop: For) -> bool:
     """May the last place of a tile, with what is summed for other places, be outside of a tensor?"""
-    return span_of(kernel, nest.update, loop.var) is None
+    return not isinstance(span_of(kernel, nest.update, loop.var), IConst)

@@ -14,13 +14,15 @@ A tile of rows and columns is summed in registers.
 A tile is always computed whole, with loops that compilers unroll.  Where the last one has fewer rows or
 columns than others, what is computed beyond them is not used; it is read from memory that exists:
 from a dim of the operand that is as long as the tile, or from a tile that begins earlier, so that it ends
-with the tensor.
+with the tensor. Where sizes are open, a tensor may be shorter than a tile, which then reads its last row or
+column again (`RegisterTile.within`).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.index_ranges import strip_of
@@ -29,7 +31,7 @@ from polyfuse.ir.contraction import Term, factors_of, term_of
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import flat, linear
+from polyfuse.ir.linear import flat, interval, linear, size_ranges
 from polyfuse.ir.loop_ir import (
     Block,
     For,
@@ -43,7 +45,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, map_index, plain_variables
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, Statement, map_index, plain_variables
 
 # --- tiles ------------------------------------------------------------------------------------------------
 
@@ -204,12 +206,13 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         rows,
         nest.lane.var,
         lanes,
-        ((row, starts[0]), (lane, starts[1])),
+        ((row, starts[0][0]), (lane, starts[1][0])),
         nest.over,
         left,
         right,
         _parts(nest),
         _term(nest),
+        (starts[0][1], starts[1][1]),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
@@ -269,32 +272,39 @@ def _affine(read: Read) -> tuple[IndexExpr, ...]:
     return tuple(i for i in read.indices if not isinstance(i, EXPR_TYPES))
 
 
-def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) -> IndexExpr | None:
-    """Where a tile of `length` begins, so that all it reads exists; None if nothing is known to do."""
+def _start(
+    kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read
+) -> tuple[IndexExpr, IndexExpr | None] | None:
+    """Where a tile of `length` begins, so that all it reads exists, and of how many rows or lanes, if these
+    may be fewer; None if nothing is known to do."""
     if (_held(kernel, loop, read) or 0) >= length:
-        return loop.lower
+        return loop.lower, None
     if binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length:
-        return loop.lower
+        return loop.lower, None
     span = span_of(kernel, nest.update, loop.var)
-    if span is None or span.start != 0 or len(span) < length:
+    if span is None or (isinstance(span, IConst) and span.value < length):
         return None
-    return binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length)))
+    start = binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length)))
+    found = interval(span, size_ranges(kernel.graph))
+    return start, span if found is None or found[0] < length else None
 
 
-def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
-    """All values of a dim of the result in what is summed, if each goes with all values of other dims."""
+def span_of(kernel: Kernel, update: Update, var: str) -> IndexExpr | None:
+    """How long a dim of the result in what is summed is, if it begins at 0 and each value goes with all values
+    of other dims."""
     places = [k for k, i in enumerate(update.indices) if var in plain_variables((i,))]
     summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]
-    if len(places) != 1 or len(summed) != 1:
+    if len(places) != 1 or len(summed) != 1 or any(variables(e) for e in _ends(summed[0])):
         return None
-    spans = {
-        d.name: range(d.lower.value, d.upper.value)
-        for d in summed[0].dims
-        if isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    }
     index = summed[0].write[places[0]]
-    known = len(spans) == len(summed[0].dims)
-    return spans.get(index.name) if known and isinstance(index, IVar) else None
+    d = next((d for d in summed[0].dims if index == IVar(d.name)), None)
+    return d.upper if d is not None and d.lower == IConst(0) else None
+
+
+def _ends(s: Statement) -> Iterator[IndexExpr]:
+    """Where its dims begin and end."""
+    for d in s.dims:
+        yield from (d.lower, d.upper)
 
 
 # --- epilogues --------------------------------------------------------------------------------------------

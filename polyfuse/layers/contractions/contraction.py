@@ -38,6 +38,7 @@ from polyfuse.layers.contractions.factors import (
     contiguous,
     extents_of,
     lies_along,
+    usual_extents,
     widens,
 )
 from polyfuse.layers.contractions.loop_roles import best_way
@@ -131,7 +132,7 @@ def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
 
 
 def contraction_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Contraction | None:
-    """A statement as a contraction large enough for tiles, or None. Its bounds are known.
+    """A statement as a contraction large enough for tiles, or None. On a GPU its bounds are known.
 
     On a core rows and columns are those of the way that takes the fewest cycles
     (`layers.contractions.loop_roles`)."""
@@ -140,7 +141,7 @@ def contraction_of(graph: TensorGraph, s: Statement, core: Core | None = None) -
         return None
     if e.dtype not in (F32, F64, I32) or len(graph.writers(s.target)) > 1:
         return None
-    extents = extents_of(s)
+    extents = extents_of(s) if core is None else usual_extents(graph, s)
     free = tuple(d.name for d in s.dims if not d.reduce)
     if not all(extents.values()) or any(isinstance(i, EXPR_TYPES) for i in s.write):
         return None

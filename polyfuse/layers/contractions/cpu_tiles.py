@@ -60,10 +60,13 @@ from polyfuse.layers.contractions.factors import (
     Contraction,
     along,
     contiguous,
+    exceeds,
     extents_of,
     lies_along,
     measures,
+    most_of,
     plain,
+    usual_extents,
 )
 from polyfuse.layers.contractions.tile_shapes import FEWEST_READERS, MOST_STEPS, TileShape, tile_shape
 from polyfuse.layers.graph.inline import inlinable, inline
@@ -132,8 +135,10 @@ class Copy:
         over = tuple(d for d in others if d.name in s.reduction_dims)
         along = next((d for d in over if lies_along(graph, side.factor, d.name)), None)
         block = None
-        if side.near and 0 < side.near < (rows := extents_of(s)[p.row]):
-            block = IterDim(fresh_name(graph, f"{p.row}_block"), IConst(0), IConst(-(-rows // side.near)))
+        if side.near and exceeds(graph, s, p.row, side.near):
+            rows = next(d.upper for d in s.dims if d.name == p.row)
+            blocks = binary("//", rows + (side.near - 1), side.near)
+            block = IterDim(fresh_name(graph, f"{p.row}_block"), IConst(0), blocks)
         return cls(name, side, outer, IterDim(tile, IConst(0), count), over, lanes, along, block, p.row)
 
     def added(self, graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Expr]:
@@ -211,7 +216,7 @@ def shape_of(graph: TensorGraph, s: Statement, p: Contraction, core: Core, threa
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Contraction, shape: TileShape) -> int:
     """Bytes of the copies of factors that all workers read."""
-    extents = extents_of(s)
+    extents = usual_extents(graph, s)
     return sum(
         prod(extents[d] for d in extents if d in depends_on(side.factor)) * s.expr.dtype.bytes
         for side in _sides(graph, s, p, shape)
@@ -249,7 +254,7 @@ def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
             continue
         readers = [r for t in graph.statements for r in statement_reads(t) if r.tensor == e.tensor]
         made = inlinable(graph, e.tensor)
-        if side.near and (side.near < extents_of(s)[p.row] or not set(p.outer) <= depends_on(e)):
+        if side.near and (exceeds(graph, s, p.row, side.near) or not set(p.outer) <= depends_on(e)):
             continue  # it would be computed for each point of the outer dims and each block of rows
         if made is not None and len(readers) == 1 and _each_once(e):
             return made
@@ -295,7 +300,7 @@ def _sides(graph: TensorGraph, s: Statement, p: Contraction, shape: TileShape) -
     if shape.dots:
         return ()
     x = measures(graph, s, p)
-    again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
+    again = prod(usual_extents(graph, s)[d] for d in set(p.outer) - depends_on(p.left))
     # Else a worker's array would be narrower, or made again for one outer point after the other.
     near = x.columns >= shape.columns and not x.once
     readers = shape.group if near else x.shared * -(-x.rows // shape.rows)
@@ -308,7 +313,8 @@ def _sides(graph: TensorGraph, s: Statement, p: Contraction, shape: TileShape) -
 
 def _decision(s: Statement, p: Contraction, shape: TileShape, copied: dict[str, str]) -> Decision:
     products = prod(extents_of(s).values())
-    why = f"{products / 1e6:.3g} M products in tiles of {shape.rows} rows and {shape.columns} columns"
+    why = f"{products / 1e6:.3g} M products" if products else "products of open sizes"
+    why += f" in tiles of {shape.rows} rows and {shape.columns} columns"
     why += " along what is summed" if shape.dots else ""
     why += "".join(f", {side} factor copied {how}" for side, how in copied.items())
     if p.followers:
@@ -318,7 +324,7 @@ def _decision(s: Statement, p: Contraction, shape: TileShape, copied: dict[str, 
 
 def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
     """Is a factor copied? None if it should be and is too large."""
-    extents = extents_of(s)
+    extents = usual_extents(graph, s)
     used = depends_on(side.factor)
     elements = prod(extents[d] for d in extents if d in used)
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
@@ -351,17 +357,17 @@ def _nest(graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape, in
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
     of_rows = [] if inside is None or inside.block is None else [(inside.name, IVar(inside.block.name))]
     loops = [loop(d, *values(d, 1, of), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
-    if shape.blocks(measures(graph, s, p)) > 1:
+    if exceeds(graph, s, p.row, shape.rows * shape.group):
         rows = values(p.row, shape.rows * shape.group, of)
         loops.append(loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across, of)
     loops.append(loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     if shape.dots:
         return band(loops, _dots(p, s, shape, along(graph, p), values), True)
-    cut, parts = _panels(p, extents_of(s), shape)
+    cut, parts = _panels(graph, p, s, shape)
     for d, size, last in cut:
         found = [*values(d, size, (s.name,)), *((n, _panel_of(inside, d, size)) for n in copies)]
-        loops.append(loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
+        loops.append(loop(f"{d}_panel", *found, *((n, last) for n in later)))
     tile = _tile(p, s, shape, parts, values)
     if inside is not None:
         tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
@@ -417,20 +423,24 @@ def _tile(
 
 
 def _panels(
-    p: Contraction, extents: dict[str, int], shape: TileShape
-) -> tuple[list[tuple[str, int, int]], list[tuple[str, int]]]:
+    graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape
+) -> tuple[list[tuple[str, int, IndexExpr]], list[tuple[str, int]]]:
     """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
     number of the last; and how much of it one accumulator takes."""
-    steps = prod(extents[d] for d in p.over)
+    extents = usual_extents(graph, s)
     longest = max(p.over, key=lambda d: extents[d])
-    length, others = extents[longest], steps // extents[longest]
-    if shape.streamed and length > (size := max(1, shape.panel // others)):
-        return [(longest, size, -(-length // size) - 1)], []
+    steps = next(binary("-", d.upper, d.lower) for d in s.dims if d.name == longest)
+    length, others = most_of(graph, steps), prod(extents[d] for d in p.over if d != longest)
+
+    def cut(size: int) -> list[tuple[str, int, IndexExpr]]:
+        return [(longest, size, binary("//", steps - 1, size))] if size < length else []
+
+    if shape.streamed and cut(size := max(1, shape.panel // others)):
+        return cut(size), []
     panel = shape.panel
-    part = _even(length, max(1, MOST_STEPS // others), 1) if 2 * steps > 3 * MOST_STEPS else length
-    size = _even(length, max(1, panel // others), part) if 2 * steps > 3 * panel else length
-    cut = [(longest, size, -(-length // size) - 1)] if size < length else []
-    return cut, [(longest, part)] if part < size else []
+    part = _even(length, max(1, MOST_STEPS // others), 1) if 2 * length * others > 3 * MOST_STEPS else length
+    size = _even(length, max(1, panel // others), part) if 2 * length * others > 3 * panel else length
+    return cut(size), [(longest, part)] if part < size else []
 
 
 def _even(length: int, most: int, unit: int) -> int:

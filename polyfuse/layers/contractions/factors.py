@@ -7,13 +7,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from polyfuse.cost.extents import OPEN_SIZE
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.dtypes import F16, I32
-from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate, sizes, variables
 from polyfuse.ir.intervals import is_half
+from polyfuse.ir.linear import Range, interval, of_size, size_ranges
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -93,6 +96,9 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
+LONGEST = 2**40
+"""What is taken for a length without a bound."""
+
 # --- a contraction in numbers -----------------------------------------------------------------------------
 
 
@@ -107,9 +113,37 @@ def _extent(d: IterDim) -> int:
     return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
 
 
+def usual_extents(graph: TensorGraph, s: Statement) -> dict[str, int]:
+    """As `extents_of`, where sizes that are not known have usual values."""
+    if not graph.sizes:
+        return extents_of(s)
+    ranges = size_ranges(graph)
+    return {d.name: _usual(d, ranges) for d in s.dims}
+
+
+def _usual(d: IterDim, ranges: Mapping[str, Range]) -> int:
+    """How long a dim usually is; 0 where that depends on other dims."""
+    length = binary("-", d.upper, d.lower)
+    if variables(length):
+        return 0
+    found = {n: ranges.get(of_size(n), (0, OPEN_SIZE)) for n in sizes(length)}
+    return max(0, evaluate(length, {n: max(low, min(OPEN_SIZE, high)) for n, (low, high) in found.items()}))
+
+
+def most_of(graph: TensorGraph, length: IndexExpr) -> int:
+    """How long something of a known or an open length is at most."""
+    found = interval(length, size_ranges(graph))
+    return LONGEST if found is None else found[1]
+
+
+def exceeds(graph: TensorGraph, s: Statement, dim: str, length: int) -> bool:
+    """May a dim, which begins at 0, be longer than that?"""
+    return most_of(graph, next(d.upper for d in s.dims if d.name == dim)) > length
+
+
 def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
     """A contraction in numbers."""
-    of = extents_of(s)
+    of = usual_extents(graph, s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column)
     crowded = not copied and _crowded(graph, s, p.right)
