@@ -523,8 +523,9 @@ def _format(node: Node, indent: str) -> str:
             left, right = format_expr(node.left), format_expr(node.right)
             factors = _TERMS[node.term].format(left, right)
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
-            ends = (f", {v} up to {e}" for v, e in zip((row, lane), node.within, strict=True) if e is not None)
-            return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}{''.join(ends)}"
+            ends = zip((row, lane), node.within, strict=True)
+            at += "".join(f", {v} up to {e}" for v, e in ends if e is not None)
+            return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
         case TransposedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in (row, lane))
             array = _place(*node.to) if node.to else f"{dtype} {name}[{rows}, {lanes}]"

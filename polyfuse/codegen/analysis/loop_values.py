@@ -417,9 +417,10 @@ class LoopProgram:
         depth += 2
         self.line("tt = 0", depth)
         self.own |= {"tile_row", "tile_lane"}
-        for place, first, k, end in (("row", row, "tr", n.within[0]), ("lane", lane, "tl", n.within[1])):
-            at = f"i_{first} + {k}"
-            self.line(f"i_tile_{place} = {at if end is None else f'min({at}, {self.index(end)} - 1)'}", depth)
+        for name, begin, k, end in (("row", row, "tr", n.within[0]), ("lane", lane, "tl", n.within[1])):
+            self.line(f"i_tile_{name} = i_{begin} + {k}", depth)
+            if end is not None:
+                self.line(f"i_tile_{name} = min(i_tile_{name}, {self.index(end)} - 1)", depth)
         inner = depth
         for x in n.loops:
             low, high = self.index(x.lower), self.index(x.upper)

@@ -86,7 +86,7 @@ def _sums(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> 
         f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
         for x in node.loops
     ]
-    i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
+    i2 = indent + "  " * (1 + len(loops))
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
     summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
     rows = f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)"

@@ -45,7 +45,17 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, Statement, map_index, plain_variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    Statement,
+    map_index,
+    plain_variables,
+)
 
 # --- tiles ------------------------------------------------------------------------------------------------
 
@@ -290,8 +300,8 @@ def _start(
 
 
 def span_of(kernel: Kernel, update: Update, var: str) -> IndexExpr | None:
-    """How long a dim of the result in what is summed is, if it begins at 0 and each value goes with all values
-    of other dims."""
+    """How long a dim of the result in what is summed is, if it begins at 0 and each value goes with all
+    values of other dims."""
     places = [k for k, i in enumerate(update.indices) if var in plain_variables((i,))]
     summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]
     if len(places) != 1 or len(summed) != 1 or any(variables(e) for e in _ends(summed[0])):

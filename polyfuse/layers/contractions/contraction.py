@@ -35,10 +35,10 @@ from polyfuse.layers.contractions.factors import (
     Contraction,
     EpilogueStep,
     along,
+    at_usual_sizes,
     contiguous,
     extents_of,
     lies_along,
-    usual_extents,
     widens,
 )
 from polyfuse.layers.contractions.loop_roles import best_way
@@ -132,16 +132,19 @@ def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
 
 
 def contraction_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Contraction | None:
-    """A statement as a contraction large enough for tiles, or None. On a GPU its bounds are known.
+    """A statement as a contraction large enough for tiles, or None. Sizes are known, or on a core have usual
+    values.
 
     On a core rows and columns are those of the way that takes the fewest cycles
     (`layers.contractions.loop_roles`)."""
     e = s.expr
     if s.reduction != "sum" or s.accumulate or factors_of(e) is None:
         return None
+    if graph.sizes and core is not None:
+        return _at_open_sizes(graph, s, core)
     if e.dtype not in (F32, F64, I32) or len(graph.writers(s.target)) > 1:
         return None
-    extents = extents_of(s) if core is None else usual_extents(graph, s)
+    extents = extents_of(s)
     free = tuple(d.name for d in s.dims if not d.reduce)
     if not all(extents.values()) or any(isinstance(i, EXPR_TYPES) for i in s.write):
         return None
@@ -164,6 +167,15 @@ def contraction_of(graph: TensorGraph, s: Statement, core: Core | None = None) -
     if core is not None:
         return best_way(graph, s, found, core)
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
+
+
+def _at_open_sizes(graph: TensorGraph, s: Statement, core: Core) -> Contraction | None:
+    """A statement as the contraction that it usually is."""
+    found = contraction_of(*at_usual_sizes(graph, s), core)
+    if found is None or len(graph.writers(s.target)) > 1:
+        return None
+    ways = _ways(s, (found.row, found.column, *found.outer), found.over)
+    return next(x for x in ways if (x.row, x.column) == (found.row, found.column))
 
 
 def _ways(s: Statement, free: tuple[str, ...], over: tuple[str, ...]) -> Iterator[Contraction]:

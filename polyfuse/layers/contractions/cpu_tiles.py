@@ -30,7 +30,7 @@ from typing import TypeAlias
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import factors_of, joined
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, substitute
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -67,6 +67,7 @@ from polyfuse.layers.contractions.factors import (
     most_of,
     plain,
     usual_extents,
+    usual_sizes,
 )
 from polyfuse.layers.contractions.tile_shapes import FEWEST_READERS, MOST_STEPS, TileShape, tile_shape
 from polyfuse.layers.graph.inline import inlinable, inline
@@ -338,7 +339,7 @@ def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
 
 
 def _elements(graph: TensorGraph, name: str) -> int:
-    return prod(e.value for e in graph.tensor(name).shape if isinstance(e, IConst))
+    return prod(evaluate(e, usual_sizes(graph)) for e in graph.tensor(name).shape)
 
 
 # Values of a dim of the contraction, divided by a number, for some statements.

@@ -7,16 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from polyfuse.cost.extents import OPEN_SIZE
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.dtypes import F16, I32
-from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, substitute
 from polyfuse.ir.intervals import is_half
-from polyfuse.ir.linear import Range, interval, of_size, size_ranges
+from polyfuse.ir.linear import interval, of_size, size_ranges
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -27,10 +25,12 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     TensorGraph,
     depends_on,
+    map_expr,
     reads,
 )
 from polyfuse.layers.contractions.tile_shapes import CROWDED, Extents
 from polyfuse.layers.mapping.nests import address, stride
+from polyfuse.poly.model.domains import specialize
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
+USUAL_SIZE = 1000
+"""What tiles are chosen for where a size is open."""
 LONGEST = 2**40
 """What is taken for a length without a bound."""
 
@@ -117,17 +119,21 @@ def usual_extents(graph: TensorGraph, s: Statement) -> dict[str, int]:
     """As `extents_of`, where sizes that are not known have usual values."""
     if not graph.sizes:
         return extents_of(s)
+    return extents_of(at_usual_sizes(graph, s)[1])
+
+
+def usual_sizes(graph: TensorGraph) -> dict[str, int]:
+    """What tiles are chosen for where sizes are open: values that bounds allow, and no round ones, at which
+    rows of a matrix would share sets of a cache."""
     ranges = size_ranges(graph)
-    return {d.name: _usual(d, ranges) for d in s.dims}
+    found = {n: ranges.get(of_size(n), (0, USUAL_SIZE)) for n in graph.sizes}
+    return {n: max(low, min(USUAL_SIZE, high)) for n, (low, high) in found.items()}
 
 
-def _usual(d: IterDim, ranges: Mapping[str, Range]) -> int:
-    """How long a dim usually is; 0 where that depends on other dims."""
-    length = binary("-", d.upper, d.lower)
-    if variables(length):
-        return 0
-    found = {n: ranges.get(of_size(n), (0, OPEN_SIZE)) for n in sizes(length)}
-    return max(0, evaluate(length, {n: max(low, min(OPEN_SIZE, high)) for n, (low, high) in found.items()}))
+def at_usual_sizes(graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Statement]:
+    """The statement alone, in a graph at usual sizes."""
+    alone = specialize(replace(graph, statements=(s,)), usual_sizes(graph))
+    return alone, alone.statements[0]
 
 
 def most_of(graph: TensorGraph, length: IndexExpr) -> int:
@@ -143,7 +149,11 @@ def exceeds(graph: TensorGraph, s: Statement, dim: str, length: int) -> bool:
 
 def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
     """A contraction in numbers."""
-    of = usual_extents(graph, s)
+    if graph.sizes:
+        known: dict[str, IndexExpr] = {n: IConst(v) for n, v in usual_sizes(graph).items()}
+        left, right = (map_expr(e, _same, lambda i: substitute(i, sizes=known)) for e in (p.left, p.right))
+        return measures(*at_usual_sizes(graph, s), replace(p, left=left, right=right))
+    of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column)
     crowded = not copied and _crowded(graph, s, p.right)
@@ -159,6 +169,10 @@ def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
     return Extents(
         rows, columns, steps, outer, size, copied, transposed, crowded, length, halves, shared, apart, beside
     )
+
+
+def _same(e: Expr) -> Expr:
+    return e
 
 
 def _apart(graph: TensorGraph, s: Statement, p: Contraction) -> int:

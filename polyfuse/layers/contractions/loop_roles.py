@@ -23,7 +23,7 @@ from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.index_expr import evaluate, variables
 from polyfuse.ir.linear import Linear
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, reads
-from polyfuse.layers.contractions.factors import Contraction, measures, usual_extents
+from polyfuse.layers.contractions.factors import Contraction, extents_of, measures
 from polyfuse.layers.contractions.tile_shapes import (
     COPY_CYCLES,
     FEWEST_READERS,
@@ -47,7 +47,7 @@ def best_way(graph: TensorGraph, s: Statement, ways: Sequence[Contraction], core
     """The way of a contraction that takes the fewest cycles; of equal ones that with the most rows."""
     if len(ways) < 2:
         return next(iter(ways), None)
-    of = usual_extents(graph, s)
+    of = extents_of(s)
     return min(ways, key=lambda p: (way_cycles(graph, s, p, core), -of[p.row]))
 
 
@@ -79,7 +79,7 @@ def _lines(
     graph: TensorGraph, s: Statement, p: Contraction, x: Extents, shape: TileShape, core: Core
 ) -> float:
     """Cycles for the left factor's lines, as far as they hold more than what is needed; none from L1."""
-    of, size = usual_extents(graph, s), s.expr.dtype.bytes
+    of, size = extents_of(s), s.expr.dtype.bytes
     elements = prod(of[d] for d in depends_on(p.left))
     if elements * size <= core.l1 // 2:
         return 0

@@ -45,7 +45,7 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
 )
 from polyfuse.layers.contractions.contraction import contraction_of
-from polyfuse.layers.contractions.factors import Contraction, extents_of
+from polyfuse.layers.contractions.factors import Contraction, extents_of, usual_extents
 from polyfuse.layers.graph.names import fresh_name
 
 
@@ -58,11 +58,11 @@ def with_packed_words(graph: TensorGraph, p: Contraction, core: Core) -> tuple[T
         return graph, p
     signs = signs_of(p) if core.byte_products and not pairs else None
     count = 4 if signs else 2
-    extents = extents_of(s)
+    extents = usual_extents(graph, s)
     over = min(p.over, key=lambda d: (-(-extents[d] // count) / extents[d], -extents[d]))
     dim = next(d for d in s.dims if d.name == over)
-    fewer = replace(dim, upper=IConst(-(-extents[over] // count)))
-    whole = extents[over] % count == 0
+    fewer = replace(dim, upper=binary("//", dim.upper + (count - 1), count))
+    whole = isinstance(dim.upper, IConst) and dim.upper.value % count == 0
     left, right = (_word(e, dim, count, whole) for e in (p.left, p.right))
     operands = (left, right) if signs != (False, True) else (right, left)
     op = "dot_pairs" if pairs else "dot_bytes" if signs else "dot_words"

@@ -40,7 +40,10 @@ LEAD, MOVES, DIGIT_CYCLES = 0.95, 3, 5
 def collapse_factor_rows(
     graph: TensorGraph, decisions: list[Decision], threads: int, core: Core | None
 ) -> TensorGraph:
-    """The graph with dims joined in contractions whose tiles are faster so."""
+    """The graph with dims joined in contractions whose tiles are faster so; while sizes are open it stays: an
+    index that is divided by one is not affine."""
+    if graph.sizes:
+        return graph
     machine = table_cpu(threads, core)
     for s in graph.statements:
         if _tiled(graph, s, machine) is None or s.name in depending(graph, s):
