@@ -10,11 +10,12 @@ A loop over vector lanes with a condition that guards memory would not be vector
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyfuse.ir.dtypes import BOOL
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
-from polyfuse.ir.linear import arms, conjuncts, linear
+from polyfuse.ir.linear import Range, arms, conjuncts, interval, linear
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Select, map_expr, map_index
 
@@ -93,8 +94,9 @@ def _joined(cond: Apply, op: str, left: Expr, right: Expr) -> Expr:
     return cond if same else replace(cond, args=(left, right))
 
 
-def never_negative(e: IndexExpr, around: Loops) -> bool:
-    """Is the least value that the loops allow 0 or more?  Each variable goes to one of its bounds."""
+def never_negative(e: IndexExpr, around: Loops, sizes: Mapping[str, Range] | None = None) -> bool:
+    """Is the least value that the loops allow 0 or more?  Each variable goes to one of its bounds; `sizes`:
+    values of those that are open (`ir.linear.size_ranges`)."""
     found = [linear(e)]
     for loop in reversed(around):
         var, reached = IVar(loop.var), []
@@ -106,4 +108,6 @@ def never_negative(e: IndexExpr, around: Loops) -> bool:
             ends = arms("max", loop.lower) if c > 0 else arms("min", loop.upper - 1)
             reached += [linear(x.without(var).expr() + binary("*", end, c)) for end in ends]
         found = reached[:MOST_BOUNDS]
-    return any(not x.terms and x.constant >= 0 for x in found)
+    if not sizes:
+        return any(not x.terms and x.constant >= 0 for x in found)
+    return any((least := interval(x.expr(), sizes)) is not None and least[0] >= 0 for x in found)

@@ -29,6 +29,7 @@ from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import size_ranges
 from polyfuse.ir.loop_ir import (
     Block,
     Declare,
@@ -98,9 +99,11 @@ def _in_range(kernel: Kernel, load: Expr, around: Loops) -> bool:
     """Is an element inside of its tensor in all iterations of the loops?"""
     if not isinstance(load, Read):
         return isinstance(load, Cast) and _in_range(kernel, load.arg, around)
-    b = kernel.buffer(load.tensor)
+    b, sizes = kernel.buffer(load.tensor), size_ranges(kernel.graph)
     return b.extents == b.shape and all(
-        not isinstance(i, EXPR_TYPES) and never_negative(i, around) and never_negative(e - 1 - i, around)
+        not isinstance(i, EXPR_TYPES)
+        and never_negative(i, around, sizes)
+        and never_negative(e - 1 - i, around, sizes)
         for i, e in zip(load.indices, b.shape, strict=True)
     )
 

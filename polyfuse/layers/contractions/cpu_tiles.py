@@ -335,7 +335,10 @@ def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
         if side.name == "left" and along and side.readers < FEWEST_ALONG:
             return False
         return side.readers >= side.fewest and elements <= MOST_COPIED * source
-    return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
+    modest = elements * s.expr.dtype.bytes <= LARGEST_COPY or (
+        graph.sizes and elements <= MOST_COPIED * source
+    )
+    return True if modest else None
 
 
 def _elements(graph: TensorGraph, name: str) -> int:

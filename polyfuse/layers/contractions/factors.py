@@ -96,7 +96,7 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
-USUAL_SIZE = 1000
+USUAL_SIZE = 200
 """What tiles are chosen for where a size is open."""
 LONGEST = 2**40
 """What is taken for a length without a bound."""
@@ -152,7 +152,9 @@ def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
     if graph.sizes:
         known: dict[str, IndexExpr] = {n: IConst(v) for n, v in usual_sizes(graph).items()}
         left, right = (map_expr(e, _same, lambda i: substitute(i, sizes=known)) for e in (p.left, p.right))
-        return measures(*at_usual_sizes(graph, s), replace(p, left=left, right=right))
+        found = measures(*at_usual_sizes(graph, s), replace(p, left=left, right=right))
+        # Each of few must be shared out as well.
+        return replace(found, outer=prod(n for d, n in extents_of(s).items() if d in p.outer and n))
     of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column)
