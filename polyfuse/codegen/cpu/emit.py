@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses, plan_buffers
+from polyfuse.codegen.analysis.window_chains import chains_of
 from polyfuse.codegen.c_printer import Printer
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
@@ -456,6 +457,7 @@ class _Emitter:
             strided=strided,
             flushes=self.knobs.on.flushes,
             strip=strip_of(places.kernel, f),
+            chains=() if self.checked else chains_of(places.kernel, f.block, self.knobs.on),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
             within=places.within if self.checked else None,
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_printer import Printer, bare
-from polyfuse.codegen.cpu.vectorize.scans import ScanPrinter
+from polyfuse.codegen.cpu.vectorize.windows import WindowPrinter
 from polyfuse.codegen.function import END, Function, head, inside, is_iteration, whole_steps
 from polyfuse.ir.index_expr import IBin, IConst, binary
 from polyfuse.ir.loop_ir import Block, Delinearize, For, If, Node, Prefetch, begin_of, end_of, nodes_of
@@ -21,7 +21,7 @@ from polyfuse.ir.tensor_graph import Apply, IndexValue
 
 
 @dataclass(slots=True)
-class WorkerPrinter(ScanPrinter):
+class WorkerPrinter(WindowPrinter):
     """Prints whole functions."""
 
     def function(self, f: Function) -> list[str]:

@@ -33,7 +33,7 @@ from polyfuse.codegen.math.conversions import (
     scaled_name,
 )
 from polyfuse.codegen.math.headers import blocks, read
-from polyfuse.codegen.math.vector_reduce import folds, joint_functions, scan_functions
+from polyfuse.codegen.math.vector_reduce import delayed_functions, folds, joint_functions, scan_functions
 from polyfuse.ir.dtypes import (
     ALL,
     BOOL,
@@ -350,7 +350,8 @@ def _chunks(target: Target) -> Mapping[str, _Chunk]:
     if target == "cuda":
         texts = prelude_cuda.functions(texts)
     else:
-        texts = texts | folds() | joint_functions() | scan_functions() | conversions() | _rows()
+        texts = texts | folds() | joint_functions() | scan_functions() | delayed_functions()
+        texts = texts | conversions() | _rows()
     chunks: dict[str, _Chunk] = {}
     for name, text in texts.items():
         called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
@@ -413,6 +414,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *folds(),
         *joint_functions(),
         *scan_functions(),
+        *delayed_functions(),
         *conversions(),
         *ROW_FUNCTIONS,
         *ROW_POWERS,

@@ -178,3 +178,28 @@ def _shifts(zero: bool, both: str, lanes: int) -> str:
         lines.append(f"  {{ const W b = __builtin_shufflevector(a, z, {places}); a = {both}; }}")
         by *= 2
     return "\n".join(lines)
+
+
+# --- lanes of vectors before ------------------------------------------------------------------------------
+
+# Windows that end at each lane join those that ended some places before (`codegen.cpu.vectorize.windows`).
+
+
+def delayed_name(op: str, dtype: DType) -> str:
+    return f"pf_delayed_{op}_{dtype.name}"
+
+
+def lanes_name(op: str, dtype: DType) -> str:
+    """The type of the vectors that it takes."""
+    return f"pf_lanes_{op}_{dtype.name}"
+
+
+def delayed_functions() -> dict[str, str]:
+    """The text of every function, by name."""
+    return {delayed_name(op, t): _delayed(op, t) for op in SCANS for t in DTYPES}
+
+
+def _delayed(op: str, t: DType) -> str:
+    element = WRAPPING.get(t, t.c_name) if op == "sum" else t.c_name
+    integer = (I32 if t.bytes == I32.bytes else I64).c_name
+    return Template(read("vector_windows.h")).substitute(T=t.c_name, N=t.name, O=op, E=element, I=integer)

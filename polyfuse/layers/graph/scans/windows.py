@@ -12,7 +12,7 @@ combined, so that infinities and NaN are those of the reduction, and nothing can
 On a CPU, where results lie along memory, a tile of results has windows of two terms, of four, and so on in
 place of blocks: more operations, but lanes make sixteen of each at once.
 
-    y__terms[q, j] = e(q, j)
+    y__terms[q, j] = e(q, j)             from some elements before: vectors begin as those of results do
     y__of2[q, j] = max(y__terms[q, j], y__terms[q, j + 1])
     y__of4[q, j] = max(y__of2[q, j], y__of2[q, j + 2]), and so on
     y[R*q + j] = max(y__of4[q, j], y__of4[q, j + 1])                a window of 5
@@ -34,8 +34,10 @@ from polyfuse.layers.graph.scans.ranges import Moving, ranges_of
 from polyfuse.layers.graph.scans.statements import Rewrite, cast, collected, inside_chunk, value_of
 
 # Results of a tile of windows of twice as many terms, at least; terms of a window, at most.
-SHORTEST_TILE = 384
+SHORTEST_TILE = 1024
 LONGEST_DOUBLED = 2048
+# Elements of the longest vectors.
+VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ class _Elements(Rewrite):
             return self._guarded(term, place, ranges)
         if not self.terms:
             self._keep()
-        return self._if(self.read(self.terms, place), [collected(self.window.terms - 1 - place)], ranges)
+        there = [place, collected(self.window.terms - 1 - place)]
+        return self._if(self.read(self.terms, place), there, ranges)
 
     def _keep(self) -> None:
         j = IterDim(fresh_name(self.made.graph, "j"), IConst(0), IConst(self.window.terms))
@@ -128,6 +131,8 @@ class _Elements(Rewrite):
     def _guarded(self, term: Expr, place: IndexExpr, ranges: dict[str, Range]) -> Expr:
         s = self.window.begin + place
         tests = [collected(self.window.terms - 1 - place)]
+        if not any(constant_of(low - self.window.begin) >= 0 for low in self.window.lows):
+            tests.append(place)
         tests += [collected(s - low) for low in self.window.lows]
         tests += [collected(high - 1 - s) for high in self.window.highs]
         return self._if(term, tests, ranges)
@@ -204,16 +209,16 @@ class Doubling(_Elements):
     def write(self) -> None:
         """Windows up to the length, and the results."""
         w, q, j = self.window, *(IVar(fresh_name(self.made.graph, n)) for n in ("q", "j"))
-        tile = tile_of(w)
+        tile, before = tile_of(w), -(w.length - 1) % VECTOR
         tiles = -(-w.count // tile)
         every = IterDim(q.name, IConst(0), IConst(tiles))
 
         def along(terms: int) -> IterDim:
             """The windows of so many terms that a tile needs."""
-            return IterDim(j.name, IConst(0), IConst(tile + w.length - terms))
+            return IterDim(j.name, IConst(0), IConst(before + tile + w.length - terms))
 
         levels = [self.tensor("terms", self.dtype, every.upper, along(1).upper)]
-        first = self.element(q * tile + j, every, along(1))
+        first = self.element(q * tile + j - before, every, along(1))
         self.made.add(levels[0], self.dims(every, along(1)), self.place(q, j), first)
         self.made.split()  # lanes load without conditions
         while 2 ** len(levels) < w.length:
@@ -226,7 +231,7 @@ class Doubling(_Elements):
             levels.append(level)
         total: Expr | None = None
         for level, at in self._parts(levels):
-            part = self.read(level, q, collected(j + at))
+            part = self.read(level, q, collected(j + (before + at)))
             total = part if total is None else self.combined(total, part)
         assert total is not None
         inside = IterDim(j.name, IConst(0), inside_chunk(q, tile, w.count))
@@ -248,6 +253,12 @@ class Doubling(_Elements):
 def tile_of(w: Window) -> int:
     """Results of a tile: many for each one that two tiles compute, few enough for L1 (measured on Zen 5)."""
     return min(max(SHORTEST_TILE, 4 * w.length), w.count)
+
+
+def constant_of(e: IndexExpr) -> int:
+    """The value of an expression that is a number; -1 of another."""
+    found = linear(e)
+    return -1 if found.terms else found.constant
 
 
 def may_double(w: Window, lanes: bool) -> bool:
