@@ -295,6 +295,9 @@ class CpuTable:
     non_temporal_least_bytes: int = _fitted(
         1024, "bytes", "shorter loops would mostly be beginnings and rests", _DAY_21
     )
+    window_chains_other_registers: int = _fitted(
+        6, "registers", "of vectors, for something else than windows that go on", _DAY_28
+    )
     strip_tiles_steps: int = _fitted(32, "steps", "a strip of tiles that are transposed", _DAY_23)
     collapse_reductions_most_terms: int = _fitted(256, "terms", "what a lane adds up, at most", _DAY_24)
     collapse_reductions_most_steps: int = _fitted(

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.math.vector_reduce import DTYPES, SCANS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.functions import has_function
@@ -27,8 +28,6 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Read, reads, walk
 
 _REDUCTIONS = {COMBINES[op]: op for op in SCANS}
-# Registers of a core that have something else than what was before.
-_OTHERS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +99,11 @@ def chains_of(kernel: Kernel, block: Block, core: Core) -> tuple[Chain, ...]:
     """Chains of a function for which a core has registers, each as long as can be; what links make for links
     nothing else reads."""
     found: list[tuple[Block, list[Chain]]] = []
+    room = core.registers - FITTED.window_chains_other_registers
     for part in _blocks(block):
         at = 0
         while at < len(part):
-            chains = [
-                c for c in _beginning(kernel, part[at:]) if c.registers(core) + _OTHERS <= core.registers
-            ]
+            chains = [c for c in _beginning(kernel, part[at:]) if c.registers(core) <= room]
             found += [(part[:at], chains)] if chains else []
             at += len(chains[-1].loops) if chains else 1
     used = _uses(block)

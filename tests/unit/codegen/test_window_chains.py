@@ -14,7 +14,10 @@ from machines import compiled_with
 import polyfuse as pf
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.math.vector_reduce import DTYPES, SCANS, delayed_name, lanes_name
+from polyfuse.driver.pipeline import build
+from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.runtime.toolchain.compiler import load_shared
@@ -117,7 +120,9 @@ def test_short_vectors_agree_with_the_reference() -> None:
 
 def text_of(right: str, length: int = 64) -> str:
     text = f"op f(x: f32[B, T]) -> (y: f32[B, T]) {{ y[b, t] = {right.format(length)} }}"
-    return pf.compile(text, target="cpu").built(np.zeros((64, 4096), np.float32)).code.source
+    code = pf.compile(text, target="cpu").built(np.zeros((64, 4096), np.float32)).code
+    assert code is not None
+    return code.source
 
 
 @pytest.mark.machine("zen5")
@@ -160,3 +165,20 @@ def test_what_is_changed_in_place_changes_once() -> None:
     pf.compile(text, target="cpu")(x, y)
     most = np.stack([np.max(x[:, max(t - 63, 0) : t + 1], 1) for t in range(1300)], 1)
     np.testing.assert_array_equal(y, 1 + most)
+
+
+@pytest.mark.parametrize("columns", [1500, 4096])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_results_past_the_caches_are_the_same(columns: int, shift: int) -> None:
+    text = f"op f(x: f32[B, T]) -> (y: f32[B, T]) {{ y[b, t] = {RIGHT['more'].format(64)} }}"
+    x = argument("f32", 2, columns, True)
+    graph, found = pf.parse(text).op("f").graph(), []
+    as_usual: Any = {"fusion": pf.LoopFusion(), "options": pf.Options()}
+    for stream in (False, True):
+        made = build(graph, {"B": 2, "T": columns}, **as_usual, knobs=CpuKnobs(stream=stream))
+        assert made.code is not None and isinstance(made.executable, CpuExecutable)
+        assert ("pf_stream(&b_y[" in made.code.source) == stream
+        memory = np.full(x.size + 32, 7, np.float32)
+        made.executable.run({"x": x, "y": memory[shift : shift + x.size].reshape(x.shape)})
+        found.append(memory)
+    np.testing.assert_array_equal(*found)

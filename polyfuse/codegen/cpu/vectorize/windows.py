@@ -27,10 +27,11 @@ from polyfuse.codegen.analysis.window_chains import Chain, Part, is_simple
 from polyfuse.codegen.c_printer import Printer
 from polyfuse.codegen.cpu.vectorize.scans import ScanPrinter
 from polyfuse.codegen.math.vector_reduce import COMBINED, delayed_name, fold_name, lanes_name
-from polyfuse.ir.index_expr import IVar, binary
+from polyfuse.ir.index_expr import IVar, binary, variables
+from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Index, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, reads
 
 _Element: TypeAlias = Callable[[Printer, str, tuple[Index, ...]], str]
 
@@ -252,7 +253,7 @@ class _Text:
         var, last, i1 = self.var, self.chain.last, indent + "  "
         (store,) = last.body
         assert isinstance(store, Store)
-        streamed = store.buffer in self.printer.streamed and store.indices[-1] == IVar(var)
+        streamed = store.buffer in self.printer.streamed and _is_along(store, var)
 
         def lanes(end: str, *arrays: str) -> list[str]:
             element = self._at_lane(self.printer.element, arrays)
@@ -296,3 +297,11 @@ class _Text:
             return f"{buffer}_q[l]" if buffer in arrays else element(printer, buffer, indices)
 
         return place
+
+
+def _is_along(store: Store, var: str) -> bool:
+    """Does a loop store one element after the other?"""
+    *outer, last = store.indices
+    if any(isinstance(i, EXPR_TYPES) or var in variables(i) for i in outer) or isinstance(last, EXPR_TYPES):
+        return False
+    return var not in variables(linear(last - IVar(var)).expr())
