@@ -27,13 +27,18 @@ BEGIN, END, ITERATION = IVar("begin"), IVar("end"), IVar("it")
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Of a function whose iterations are handed out by what its `rows` have, one of its loops: a row has what
-    is from `low` to `high`; there are `outer` iterations around the rows, and `inner` in each."""
+    is from `low` to `high`; there are `outer` iterations around the rows, and `inner` in each.  Work is in so
+    `many` shares.  Its ends are called `ends` in the code.  Rows are cut where they are the terms of totals:
+    `cut` is the reduction and the number of the kernel's buffer."""
 
     outer: IndexExpr
     rows: For
     inner: IndexExpr
     low: Expr
     high: Expr
+    ends: tuple[str, str]
+    many: int
+    cut: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

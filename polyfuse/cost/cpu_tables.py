@@ -283,6 +283,12 @@ class CpuTable:
     load_balance_fewest: int = _fitted(
         1 << 17, "instances", "of rows shared out by what they have: two searches take 0.03 us", _DAY_28
     )
+    load_balance_fewest_of_cut_rows: int = _fitted(
+        1 << 20, "instances", "the same where rows are cut: 64 more searches take 1 us", _DAY_28
+    )
+    load_balance_longest_part: int = _fitted(
+        16 << 10, "bytes", "there is room for two parts in each share", _DAY_28
+    )
     store_order_large: int = _fitted(
         64 << 10, "bytes", "arrays for which the order of stores counts", _DAY_26
     )

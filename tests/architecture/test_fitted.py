@@ -33,7 +33,7 @@ STRUCTURAL = {
     "math.vector_reduce": {"FEWEST_BYTES", "_PIECE", "_WIDTHS"},
     "transforms.approximate_functions": {"SHARE", "_LEAST", "_MOST", "_SCALE"},
     "transforms.index_set_splitting.div_mod": {"LEAST_HALVES", "UNROLLED"},
-    "transforms.load_balance": {"SHARES"},
+    "transforms.load_balance": {"OF_CUT_ROWS", "SHARES"},
     "transforms.outer_vectorize.full_unroll": {"SIZES"},
     "transforms.outer_vectorize.recurrences": {"_LINE_BYTES", "_SIZES"},
     "transforms.outer_vectorize.short_rows": {"_LINE_BYTES"},

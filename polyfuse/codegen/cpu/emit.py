@@ -21,6 +21,20 @@ from polyfuse.codegen.c_printer import Printer
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
+from polyfuse.codegen.cpu.shares import (
+    CUTS,
+    HIGH,
+    LOW,
+    SHARES,
+    Body,
+    buffers_of_parts,
+    cut_text,
+    first_text,
+    join_text,
+    share_call,
+    totals_of,
+    within_ends,
+)
 from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.cpu.vectorize.reductions import adds_to_several, many_sums
 from polyfuse.codegen.cpu.workarounds import (
@@ -37,7 +51,6 @@ from polyfuse.codegen.decisions import Made, in_names_of
 from polyfuse.codegen.function import Function, Shares
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
-from polyfuse.codegen.transforms.load_balance import FIRST_OF_SHARE, SHARES
 from polyfuse.codegen.transforms.outline import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transforms.register_tiling import reads_windows
 from polyfuse.codegen.transforms.strength_reduction import bounds_text
@@ -75,7 +88,7 @@ def launch_of(name: str, kernel: str, low: LoweredKernel, f: Function) -> Launch
     # Arrays that a chunk fills for all of its iterations (`codegen.transforms.invariant_motion`).
     filled = any(isinstance(n, Declare) and n.role is LocalRole.SHARED for n in f.block)
     count, parallel, least = (
-        as_index(SHARES) if f.shares else iteration_count(f),
+        as_index(f.shares.many) if f.shares else iteration_count(f),
         bool(f.loops),
         FITTED.hoist_conversions_fewest_rows if filled else 1,
     )
@@ -278,7 +291,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     bounds = bounds_text(functions)
     order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
     written = WRITTEN if any("PF_WRITTEN" in text for text in functions) else ""
-    shares = FIRST_OF_SHARE if any("pf_first_of_share(" in text for text in functions) else ""
+    shares = SHARES if any("pf_rows_from(" in text for text in functions) else ""
+    shares += CUTS if any("pf_run_shares(" in text for text in functions) else ""
     steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
     before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + shares + steps + written
@@ -307,7 +321,8 @@ def _print(
     launches: list[Launch] = []
     parts = [(k, p) for k in kernels.kernels for p in k.parts or (k,)]
     for whole, part in parts:
-        made = [_functions(emitter, prefix, whole.name, p, functions) for p in part.packed or (part,)]
+        alone = not part.packed
+        made = [_functions(emitter, prefix, whole.name, p, functions, alone) for p in part.packed or (part,)]
         if part.packed and any(made):
             shared = [PackedTask(m) for m in made if m]  # a kernel without instances has no function
             text, launch = pack_text(f"{prefix}{part.name}_pack", whole.name, shared)
@@ -317,21 +332,22 @@ def _print(
     used.update(emitter.functions)
     copied = tuple(sorted(request.copied))
     own, scratch = request.knobs, emitter.scratch
+    buffers = (*buffers, *emitter.parts)
     plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied, own.chunks, own.threads)
     return functions, plan, tuple(emitter.checks), frozenset(emitter.made)
 
 
 def _functions(
-    emitter: _Emitter, prefix: str, whole: str, kernel: Kernel, functions: list[str]
+    emitter: _Emitter, prefix: str, whole: str, kernel: Kernel, functions: list[str], alone: bool
 ) -> tuple[Launch, ...]:
-    """Print the functions of a kernel that is part of `whole`; how each is launched.
+    """Print the functions of a kernel that is part of `whole`; how each is launched, `alone` or in a pack.
 
     What differs from an earlier kernel in names only calls that one's code with its own memory.
     """
     if kernel.library is not None:
         total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, total, False, kernel.library),)
-    parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
+    parts = [(p.name, *_bodies(emitter, prefix, p, functions, alone)) for p in time_parts(kernel)]
     series = series_of([t for _, _, low, _ in parts for t in low.functions])
     made: list[Launch] = []
     for part, bodies, low, places in parts:
@@ -339,15 +355,21 @@ def _functions(
             name = f"{prefix}{part}_{k}"
             functions.append(emitter.entry(name, body, places, task, series))
             made.append(replace(launch_of(name, whole, low, task), rounds=series.rounds))
+            if task.shares and task.shares.cut:
+                functions.append(emitter.join(name, places, task.shares))
+                once = as_index(1)
+                made.append(Launch(f"{name}_join", whole, once, once, once, False))
     return (replace(made[0], series=series.length), *made[1:]) if made else ()
 
 
 def _bodies(
-    emitter: _Emitter, prefix: str, kernel: Kernel, functions: list[str]
+    emitter: _Emitter, prefix: str, kernel: Kernel, functions: list[str], alone: bool
 ) -> tuple[tuple[str, ...], LoweredKernel, Addresses]:
     """The names of the functions that have a kernel's code, printed unless those of an earlier one will do;
-    the kernel as it was lowered; where its own tensors are."""
-    form = emitter.form(emitter.places(kernel))
+    the kernel as it was lowered; where its own tensors are.  Only one that is launched alone cuts rows, and
+    only into dense memory."""
+    alone = alone and not any(emitter.buffers[b.tensor].strided for b in kernel.arguments)
+    form = emitter.form(emitter.places(kernel)), alone
     if form in emitter.printed:
         names, low, made = emitter.printed[form]
         made = in_names_of(kernel, low.kernel, made)
@@ -355,6 +377,8 @@ def _bodies(
     else:
         checked = emitter.checked
         knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
+        if not alone:
+            knobs = replace(knobs, disabled=(*knobs.disabled, "load-balance:long-rows"))
         low = lower(kernel, knobs, checked)
         places = emitter.places(low.kernel)
         names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.functions)))
@@ -362,16 +386,24 @@ def _bodies(
         functions += [
             emitter.body(n, places, task, found) for n, task in zip(names, low.functions, strict=True)
         ]
-        functions += [
-            emitter.first(n, places, task.shares)
-            for n, task in zip(names, low.functions, strict=True)
-            if task.shares
-        ]
+        for n, task in zip(names, low.functions, strict=True):
+            if task.shares:
+                code = emitter.code(n, places, task)
+                functions.append(first_text(code, task.shares, emitter.printer(places)))
         made = low.noted | found
         emitter.printed[form] = names, low, made
     emitter.made |= made
     emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))
     return names, low, places
+
+
+def _head(name: str) -> list[str]:
+    """Of a function of the pool's signature."""
+    return [
+        f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
+        "    pf_i64 begin, pf_i64 end) {",
+        "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
+    ]
 
 
 def has_tiles(low: LoweredKernel) -> bool:
@@ -413,6 +445,7 @@ class _Emitter:
         self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
         self.made: set[tuple[str, str]] = set()
+        self.parts: list[PlanBuffer] = []
 
     def places(self, kernel: Kernel) -> Addresses:
         """Where the elements of a kernel's tensors are."""
@@ -442,6 +475,7 @@ class _Emitter:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only. What of
         decisions it has goes into `made`."""
         strided = frozenset(n for n, b in self.buffers.items() if b.strided)
+        f = within_ends(f) if f.shares and f.shares.cut else f
         f = with_hidden_steps(places.kernel, f, self.knobs.on, strided, made)
         printer = WorkerPrinter(
             places.element,
@@ -461,16 +495,16 @@ class _Emitter:
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
             within=places.within if self.checked else None,
         )
-        parameters = self._parameters(places)
-        parameters += [(f"const pf_i64 {f.time.var}", f.time.var)] if f.time else []
-        parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")] if f.loops else []
+        parameters = [*self.code(name, places, f).parameters]
+        parameters += [f"const pf_i64 {x}" for x in (LOW, HIGH)] if f.shares and f.shares.cut else []
+        parameters += ["const pf_i64 begin", "const pf_i64 end"] if f.loops else []
         body = printer.function(f)
         body = [*steps_text(body, "  "), *body]
         streams = any(kind == "stream" for kind, _ in printer.made)
         made |= printer.made
         if streams:
             body.append("  PF_STREAM_END;")
-        declared = ",\n    ".join(p for p, _ in parameters)
+        declared = ",\n    ".join(parameters)
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
         # tuned for most processors it loads them again for each sum.
         every = list(nodes_of(f.worker[0].body if f.loops else f.block))
@@ -492,9 +526,7 @@ class _Emitter:
         text = "\n".join([*needs, head, *body, "}"])
         if order or not several:
             return text
-        return in_two_orders(
-            f"{name}_body", text, [p for p, _ in parameters], [*dict.fromkeys(large.values())]
-        )
+        return in_two_orders(f"{name}_body", text, parameters, [*dict.fromkeys(large.values())])
 
     def _large(self, places: Addresses) -> dict[str, str]:
         """Large arrays outside, and the parameters that point to them."""
@@ -518,43 +550,44 @@ class _Emitter:
 
     def entry(self, name: str, body: str, places: Addresses, f: Function, series: Series) -> str:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
-        given = [a for _, a in self._parameters(places)]
-        given += [f.time.var] if f.time else []
-        ends = ["begin", "end"] if f.loops else []
-        given += [f"{body}_first({', '.join([*given, x])})" for x in ends] if f.shares else ends
-        return "\n".join(
-            [
-                f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
-                "    pf_i64 begin, pf_i64 end) {",
-                "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
-                *(f"  {line}" for line in round_text(f, series)),
-                f"  {body}_body({', '.join(given)});",
-                "}",
-                "",
-            ]
-        )
+        code = self.code(body, places, f)
+        lines = [f"  {line}" for line in round_text(f, series)]
+        if f.shares and f.shares.cut:
+            parts, at = self._of_parts(name, places.kernel, f.shares)
+            lines += cut_text(code, f.shares, parts, at, self._out(places, f.shares))
+        else:
+            ends = ["begin", "end"] if f.loops else []
+            ends = [share_call(code, x) for x in ends] if f.shares else ends
+            lines.append(f"  {body}_body({', '.join([*code.values, *ends])});")
+        return "\n".join([*_head(name), *lines, "}", ""])
 
-    def first(self, name: str, places: Addresses, shares: Shares) -> str:
-        """The function that finds the first iteration of a share."""
-        printer = Printer(places.element, self.functions)
-        var, start = shares.rows.var, printer.index(shares.rows.lower)
-        rows = printer.index(binary("-", shares.rows.upper, shares.rows.lower))
-        outer, inner = printer.index(shares.outer), printer.index(shares.inner)
-        ends = [
-            f"[&](pf_i64 row) {{ const pf_i64 {var} = {start} + row; return {printer.expr(e)}; }}"
-            for e in (shares.low, shares.high)
-        ]
-        parameters = [*(p for p, _ in self._parameters(places)), "const pf_i64 share"]
-        return "\n".join(
-            [
-                f"static __attribute__((noinline)) pf_i64 {name}_first(",
-                f"    {(',' + chr(10) + '    ').join(parameters)}) {{",
-                f"  return pf_first_of_share(share, {outer}, {rows}, {inner},",
-                f"      {ends[0]},",
-                f"      {ends[1]});",
-                "}",
-            ]
-        )
+    def join(self, name: str, places: Addresses, shares: Shares) -> str:
+        """The function that joins the parts of rows that were cut."""
+        parts, at = self._of_parts(name, places.kernel, shares)
+        lines = join_text(parts, at, self._out(places, shares), self.printer(places), shares)
+        return "\n".join([*_head(f"{name}_join"), *lines, "}", ""])
+
+    def _of_parts(self, name: str, kernel: Kernel, shares: Shares) -> tuple[PlanBuffer, tuple[int, int]]:
+        """The buffer of a function's parts, and where it and their rows are in the table of pointers."""
+        found = buffers_of_parts(name, kernel, shares)
+        if found[0] not in self.parts:
+            self.parts += found
+        at = len(self.slots) + self.parts.index(found[0])
+        return found[0], (at, at + 1)
+
+    def _out(self, places: Addresses, shares: Shares) -> str:
+        """The value of the parameter that is the tensor of a function's totals."""
+        name = totals_of(places.kernel, shares).tensor
+        return f"({self.buffers[name].dtype.c_name}*)buf[{self.slots[name]}]"
+
+    def printer(self, places: Addresses) -> Printer:
+        return Printer(places.element, self.functions)
+
+    def code(self, name: str, places: Addresses, f: Function) -> Body:
+        """A kernel's code without what says which iterations are done."""
+        found = self._parameters(places)
+        found += [(f"const pf_i64 {f.time.var}", f.time.var)] if f.time else []
+        return Body(name, [p for p, _ in found], [value for _, value in found])
 
     def _parameters(self, places: Addresses) -> list[tuple[str, str]]:
         """(declaration, value) of each parameter of a kernel's function."""

@@ -25,7 +25,7 @@ from polyfuse.codegen.transforms.invariant_motion import (
     hoist_conversions,
     hoist_function_columns,
 )
-from polyfuse.codegen.transforms.load_balance import with_shares
+from polyfuse.codegen.transforms.load_balance import with_cut_rows, with_shares
 from polyfuse.codegen.transforms.loop_carried_scalars import loop_carried_scalars
 from polyfuse.codegen.transforms.loop_distribution import (
     distribute_recurrences,
@@ -392,9 +392,14 @@ FUNCTIONS = Pipeline(
             on_each(lambda k, t, cx: with_run_loops(t)),
         ),
         Pass(
-            "load-balance",
+            "load-balance:rows",
             "workers share rows out by how many elements these have",
             on_each(lambda k, t, cx: t if cx.checked else with_shares(k, t)),
+        ),
+        Pass(
+            "load-balance:long-rows",
+            "rows that fill a 64th of all work are cut, and their totals joined",
+            on_each(lambda k, t, cx: with_cut_rows(k, t)),
         ),
         Pass("declare-arrays", "arrays of workers that passes added are declared", _with_arrays, False),
     ),

@@ -96,7 +96,7 @@ LOOPS = Pipeline(
             on_block(lambda k, b, cx: forward_to_loops(k, merge_initial(without_certain(b)), cx.numbers)),
         ),
         Pass(
-            "load-balance",
+            "load-balance:rows",
             "rows of data are left to the blocks that compute them",
             on_block(lambda k, b, cx: left_to_blocks(b)),
         ),

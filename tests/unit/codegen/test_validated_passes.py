@@ -215,7 +215,8 @@ NOTHING_TO_RUN = {
     "prefetch:rows": "asks for lines, and computes nothing",
     "prefetch:next-row": "asks for lines, and computes nothing",
     "prefetch:rows-of-data": "asks for lines, and computes nothing",
-    "load-balance": "says which iterations a worker has: what these compute stays",
+    "load-balance:rows": "says which iterations a worker has: what these compute stays",
+    "load-balance:long-rows": "says which iterations are cut, where functions are printed",
 }
 Pairs = dict[str, list[tuple[Loops, Loops]]]
 
