@@ -75,7 +75,10 @@ def with_shares(kernel: Kernel, f: Function) -> Function:
 
 def with_cut_rows(kernel: Kernel, f: Function) -> Function:
     """The function, rows that fill whole shares cut; see the module docstring."""
-    if f.shares is None or kernel.graph.sizes:
+    if f.shares is None:
+        return f
+    if kernel.graph.sizes:
+        missed(f.body, "parts of rows have room where sizes are known")
         return f
     found = _total(kernel, f)
     loop = next(x for x, *ends in _ends(f) if tuple(name for name, _ in ends) == f.shares.ends)
