@@ -6,6 +6,7 @@ import ctypes
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -266,3 +267,11 @@ def test_explain_says_what_was_emitted(text: str, n: int, e: int, told: str) -> 
 def test_blocks_of_a_gpu_take_rows_as_they_come() -> None:
     told = pf.compile(ROWS, target="emulate").explain(values(2003, 64), ends("even", 401, 2003))
     assert "- load-balance:rows y__part: multiprocessors take blocks of few rows each" in told
+
+
+def test_libraries_for_c_cut_rows_as_well(tmp_path: Path) -> None:
+    n, e = 301, 16_411
+    x, p = values(e, 64), ends("one", n, e)
+    f = pf.compile(ROWS, target="cpu")
+    pf.export(f, tmp_path / "rows.so", sizes={"N": n, "E": e, "F": 64})
+    np.testing.assert_array_equal(pf.load(tmp_path / "rows.so")(x, p), f(x, p))
