@@ -23,6 +23,7 @@ from polyfuse.autodiff.algebra import (
     multiplied,
     number,
     product,
+    terms,
 )
 from polyfuse.autodiff.algebra import expression as written
 from polyfuse.autodiff.index_facts import IndexFacts
@@ -458,6 +459,10 @@ class Adjoint:
         """A sum in a tensor of its own, times what does not change in it."""
         if is_zero(value):
             return value
+        parts = terms(value)
+        kept = [x for x in parts if not self.vanish.sum_of(x, left)] if len(parts) > 1 else parts
+        if len(kept) < len(parts):
+            return self._reduced(t, dims, left, added(kept, value.dtype))
         inner = {d.name for d in left}
         p = product(value)
         outside = {a: n for a, n in p.factors.items() if not depends_on(a) & inner}

@@ -132,6 +132,16 @@ def _terms(p: Product) -> list[Product]:
     return [p]
 
 
+def terms(e: Expr) -> list[Expr]:
+    """The terms of an expression, its factors in each of them where it is a product with one sum."""
+    p = product(e)
+    sums = [a for a, n in p.factors.items() if n == 1 and isinstance(a, Apply) and a.op in ("add", "sub")]
+    if len(sums) != 1:
+        return [e]
+    rest = Product(p.coefficient, {a: n for a, n in p.factors.items() if a != sums[0]})
+    return [expression(rest.times(t), e.dtype) for t in _terms(Product(1.0, {sums[0]: 1}))]
+
+
 def product_of_term(e: Expr) -> Product:
     """A term of a sum that is factored already: its sums stay as they are."""
     if isinstance(e, Apply) and e.op in ("add", "sub"):
@@ -156,7 +166,22 @@ def _sum(terms: Iterable[Product], dtype: DType) -> Product:
     if common.factors:
         inner = _sum(rest, dtype)
         return common.times(inner)
-    return common.times(Product(1.0, {_added(rest, dtype): 1}))
+    return common.times(Product(1.0, {_added(_grouped(rest, dtype), dtype): 1}))
+
+
+def _grouped(terms: list[Product], dtype: DType) -> list[Product]:
+    """Terms that share a factor, which not all have, as one: a*b + c + a*d is a*(b + d) + c."""
+    often: dict[tuple[Expr, bool], int] = {}
+    for t in terms:
+        for atom, n in t.factors.items():
+            often[atom, n > 0] = often.get((atom, n > 0), 0) + 1
+    shared = max(often, key=lambda k: often[k], default=None)
+    if shared is None or not 2 <= often[shared] < len(terms):
+        return terms
+    atom, above = shared
+    having = [t for t in terms if t.factors.get(atom, 0) and (t.factors[atom] > 0) == above]
+    rest = [t for t in terms if t not in having]
+    return _grouped([_sum(having, dtype), *rest], dtype)
 
 
 def _common(terms: list[Product]) -> Product:

@@ -22,6 +22,7 @@ from polyfuse.ir.tensor_graph import (
     Const,
     Expr,
     IndexValue,
+    IterDim,
     Read,
     Statement,
     TensorGraph,
@@ -57,6 +58,13 @@ class Vanish:
             return bool(e.value == 0)
         try:
             return not self._terms(e, {}, _DEEP)
+        except _TooLarge:
+            return False
+
+    def sum_of(self, e: Expr, dims: tuple[IterDim, ...]) -> bool:
+        """Is it so of the sum over variables?"""
+        try:
+            return not self._sum(Statement("", "", dims, (), e, "sum"), {}, _DEEP)
         except _TooLarge:
             return False
 
