@@ -34,9 +34,9 @@ from polyfuse.autodiff.rows import row_of, with_data
 from polyfuse.autodiff.structure import groups, live_tensors
 from polyfuse.autodiff.vanish import Vanish
 from polyfuse.diagnostics import DslError
-from polyfuse.frontend_dsl.semantics.size_algebra import Facts
+from polyfuse.frontend_dsl.semantics.size_algebra import Facts, add, to_index
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.linear import conjuncts
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -436,6 +436,9 @@ class Adjoint:
             raise Unsolved("data")
         left = got.left
         inner = known.with_dims(left)
+        for c in got.conditions:
+            if isinstance(c.left, IBin) and c.left.op == "%" and c.op == "==" and c.right == IConst(0):
+                inner.divides(c.left.right, c.left.left)
         names: dict[str, IndexExpr] = {}
         original = dict(zip((d.name for d in apart.dims), (d.name for d in share.dims), strict=True))
         for d in left:
@@ -448,7 +451,7 @@ class Adjoint:
             )
             for d in left
         )
-        conditions = [_as_expr(c) for c in got.conditions]
+        conditions = [_as_expr(c, inner) for c in got.conditions]
         at = {n: inner.simple(v) for n, v in got.values.items()}
         own = [_simplified(_moved(c, at, inner), inner) for c in (*apart.conditions, *chosen)]
         value = _moved(apart.value, at, inner)
@@ -509,7 +512,11 @@ def _moved(e: Expr, at: Mapping[str, IndexExpr], known: IndexFacts | None = None
         moved = substitute(i, at)
         return known.simple(moved) if known is not None and moved is not i else moved
 
-    return map_expr(e, lambda x: x, over)
+    def chosen(x: Expr) -> Expr:
+        decided = isinstance(x, Select) and known is not None and _simplified(x.cond, known) == _TRUE
+        return x.then if decided else x  # type: ignore[union-attr]
+
+    return map_expr(e, chosen, over)
 
 
 def _is_at(index: Expr, name: str) -> Expr:
@@ -527,9 +534,15 @@ def _negated(cond: Expr) -> Expr:
     return Apply("not", (cond,), BOOL)
 
 
-def _as_expr(c: Condition) -> Expr:
-    op = "ge" if c.op == ">=" else "eq"
-    return Apply(op, (IndexValue(c.left, I64), IndexValue(c.right, I64)), BOOL)
+def _as_expr(c: Condition, known: IndexFacts) -> Expr:
+    """The condition with what is added on both sides, nothing subtracted."""
+    p = add(known.poly(c.left), known.poly(c.right), -1)
+    op, strict = ("ge", "gt") if c.op == ">=" else ("eq", "eq")
+    if p.get(()) == -1 and c.op == ">=":
+        op, p = strict, {m: k for m, k in p.items() if m}
+    above = to_index({m: k for m, k in p.items() if k > 0})
+    below = to_index({m: -k for m, k in p.items() if k < 0})
+    return Apply(op, (IndexValue(above, I64), IndexValue(below, I64)), BOOL)
 
 
 def _simplified(cond: Expr, known: IndexFacts) -> Expr:

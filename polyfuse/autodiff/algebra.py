@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.ops import OPS
-from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Select
+from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, walk
 
 _POWERS = 4
 
@@ -58,14 +58,25 @@ def is_zero(e: Expr) -> bool:
 
 def choice(conditions: Iterable[Expr], value: Expr) -> Expr:
     """The value where all conditions hold, else 0."""
-    for c in reversed(tuple(conditions)):
-        if c == Const(True, BOOL):
-            continue
+    for c in _joined(conditions):
         if is_zero(value):
             break
         if not (isinstance(value, Select) and value.cond == c and is_zero(value.other)):
             value = Select(c, value, number(0.0, value.dtype), value.dtype)
     return value
+
+
+def _joined(conditions: Iterable[Expr]) -> list[Expr]:
+    """The conditions, the last one first; neighbours on indices alone, which guard no read, are one."""
+    found: list[Expr] = []
+    for c in conditions:
+        if c == Const(True, BOOL):
+            continue
+        if found and not any(isinstance(x, Read) for e in (c, found[0]) for x in walk(e)):
+            found[0] = Apply("and", (found[0], c), BOOL)
+        else:
+            found.insert(0, c)
+    return found
 
 
 def factored(e: Expr) -> Expr:

@@ -39,6 +39,7 @@ class IndexFacts:
     def __init__(self, facts: Facts, dims: Iterable[IterDim] = ()) -> None:
         self.facts = facts
         self.ranges: dict[str, tuple[IndexExpr, IndexExpr]] = {}
+        self.exact: list[tuple[IndexExpr, IndexExpr]] = []
         self.learn(dims)
 
     def learn(self, dims: Iterable[IterDim]) -> None:
@@ -49,6 +50,7 @@ class IndexFacts:
         """The same with more variables."""
         made = IndexFacts(self.facts, dims)
         made.ranges = {**self.ranges, **made.ranges}
+        made.exact = list(self.exact)
         return made
 
     def poly(self, e: IndexExpr) -> Poly:
@@ -135,9 +137,24 @@ class IndexFacts:
                     return a
                 return b if self.at_least(second, first) else binary(op, a, b)
             case IBin(op, left, right):
-                return to_index(self.facts.canon(binary(op, self.simple(left), self.simple(right))))
+                p = self.facts.canon(binary(op, self.simple(left), self.simple(right)))
+                return to_index(self._undivided(p) if self.exact else p)
             case _:
                 return e
+
+    def divides(self, by: IndexExpr, top: IndexExpr) -> None:
+        """From here on: `top % by` is 0, so that `top // by * by` is `top`."""
+        self.exact.append((top, by))
+
+    def _undivided(self, p: Poly) -> Poly:
+        for top, by in self.exact:
+            atom = binary("//", top, by)
+            having = {tuple(a for a in m if a != atom): c for m, c in p.items() if m.count(atom) == 1}
+            whole, _ = self.split(having, by)
+            if whole:
+                less = multiply(whole, multiply(self.facts.canon(by), {(atom,): 1}))
+                p = add(add(p, less, -1), multiply(whole, self.facts.canon(top)))
+        return p
 
     def _divided(self, op: str, top: IndexExpr, by: IndexExpr) -> IndexExpr:
         whole, rest = self.split(self.facts.canon(top), by)
