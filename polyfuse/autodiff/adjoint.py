@@ -9,6 +9,7 @@ cannot be solved, shares are scattered.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -57,6 +58,7 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
     map_index,
     reads,
+    walk,
 )
 
 
@@ -106,6 +108,8 @@ class Adjoint:
                 self._finish(group[0], named=False)
             for s in reversed([s for s in self.graph.statements if s.target in group]):
                 self._shares_of(s)
+            for name in group:
+                self._share_of_entry(self.graph.tensor(name))
             if cyclic:
                 for name in group:
                     self._finish(name, named=True)
@@ -198,6 +202,46 @@ class Adjoint:
                 self._walk(e.args[k], multiplied(seed, other), [*conditions, _negated(cond)], s)
             case _:
                 self._walk(e.args[k], multiplied(seed, by), conditions, s)
+
+    def _share_of_entry(self, t: Tensor) -> None:
+        """Elements of an inout parameter that no statement writes keep their value."""
+        if t.alias is None or t.alias not in self.live:
+            return
+        dims = self._dims(t)
+        at = tuple(IVar(d.name) for d in dims)
+        seed = self._seed(t.name, at)
+        unwritten: list[Expr] = []
+        for s in self.graph.writers(t.name):
+            if s.accumulate:
+                continue
+            share = self._free_dims(
+                Share(
+                    s.write, tuple(d for d in s.dims if not d.reduce), (), s.expr, Read(t.name, at, t.dtype)
+                ),
+                {d.name for d in dims},
+            )
+            places = [(i, e) for i, e in zip(share.indices, at, strict=True) if not isinstance(i, EXPR_TYPES)]
+            fresh = (self._free(f"r{k or ''}", {d.name for d in (*dims, *share.dims)}) for k in count())
+            known = self.facts.with_dims(dims)
+            try:
+                got = instances(share.dims, places, known, fresh)
+            except Unsolved as e:
+                raise self._part(s) from e
+            if got.left:
+                raise self._part(s)
+            if not got.conditions:
+                return
+            written = [_as_expr(c, known) for c in got.conditions]
+            unwritten.append(_negated(functools.reduce(lambda a, b: Apply("and", (a, b), BOOL), written)))
+        if seed is not None:
+            value = converted(seed, t.dtype.compute)
+            share = Share(at, dims, tuple(unwritten), value, Read(t.alias, at, t.dtype))
+            self.shares.setdefault(t.alias, []).append(share)
+
+    def _part(self, s: Statement) -> DslError:
+        message = f"which elements of '{s.target}' stay as they are cannot be said for its gradient"
+        hint = "write all elements, or make the parameter an input and the new value a result"
+        return DslError(message, code="PF793", span=s.span, hint=hint)
 
     def _held(self, e: Expr, s: Statement) -> Expr | None:
         """The element that has the value of an expression: that which the statement defines as it."""
@@ -314,11 +358,12 @@ class Adjoint:
         name = self._name(tensor)
         renamed = self._free_dims(share, set())
         value = choice(renamed.conditions, renamed.value)
+        indices = tuple(_guarded(i, renamed.conditions) for i in renamed.indices)
         self.notes.append(
             (tensor, "scattered: its elements are found by data, or by indices that cannot be solved")
         )
         self.statements.append(
-            Statement(self.fresh(f"{name}__add"), name, renamed.dims, renamed.indices, value, "sum", True)
+            Statement(self.fresh(f"{name}__add"), name, renamed.dims, indices, value, "sum", True)
         )
 
     def _gradient(self, name: str) -> None:
@@ -526,6 +571,15 @@ def _is_at(index: Expr, name: str) -> Expr:
 
 def _as_i64(e: Expr) -> Expr:
     return e if e.dtype is I64 else Cast(e, I64)
+
+
+def _guarded(index: Index, conditions: Iterable[Expr]) -> Index:
+    """An index, 0 where a condition on it says that nothing is read."""
+    own: Expr = index if isinstance(index, EXPR_TYPES) else IndexValue(index, I64)
+    for c in conditions:
+        if own in walk(c):
+            index = Select(c, own, Const(0, own.dtype), own.dtype)
+    return index
 
 
 def _negated(cond: Expr) -> Expr:

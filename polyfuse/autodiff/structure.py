@@ -31,6 +31,9 @@ def live_tensors(graph: TensorGraph, results: Collection[str], inputs: Collectio
     for s in graph.statements:
         if s.reduction not in ARG_REDUCTIONS:
             needs.setdefault(s.target, set()).update(smooth_reads(s.expr))
+    for t in graph.tensors:
+        if t.alias is not None:  # elements that are not written stay
+            needs.setdefault(t.name, set()).add(t.alias)
     behind: dict[str, set[str]] = {}
     for target, read in needs.items():
         for r in read:

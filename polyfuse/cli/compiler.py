@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Stitching,
         compile,
         export,
+        grad,
         kernels_by,
         micro_text,
         stdlib,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 _FROM = {
     "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
-    "export kernels_by micro_text stdlib",
+    "grad export kernels_by micro_text stdlib",
     "polyfuse.checking": "Checked check_loaded check_programs",
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
@@ -81,6 +82,7 @@ __all__ = [
     "compile",
     "export",
     "format_program",
+    "grad",
     "kernels_by",
     "load_file",
     "load_text",

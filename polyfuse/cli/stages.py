@@ -1,4 +1,4 @@
-"""`polyfuse emit`: what an operator is after a stage of the compiler."""
+"""`polyfuse emit`: what an operator is after a stage of the compiler; `polyfuse grad`: its gradient."""
 
 from __future__ import annotations
 
@@ -192,3 +192,68 @@ def _tree(node: object, indent: str, label: str = "") -> Iterator[str]:
         yield f"{indent}  {name}:"
         for child in value:
             yield from _tree(child, indent + "    ")
+
+
+# --- gradients ---------------------------------------------------------------------------------------------
+
+
+def grad(
+    file: settings.File,
+    op: settings.Op = None,
+    wrt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Inputs to differentiate by, as x,y; all tensors of floats without it."
+        ),
+    ] = None,
+    of: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Results whose gradients are given; all of floats without it."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A value that the forward operator returns.")
+    ] = None,
+    recompute: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A value that is computed again.")
+    ] = None,
+    size: settings.Sizes = None,
+    dtype: settings.Dtypes = None,
+    rank: settings.Ranks = None,
+    without: settings.Without = None,
+    output: settings.Output = None,
+) -> None:
+    """Print the gradient of an operator, as an operator of the language.
+
+    Where values of the operator are kept for the gradient, an operator that returns them comes first.
+    Comments say what is kept and what is computed again. What is printed is a program.
+
+    Examples:
+
+      polyfuse grad stdlib:softmax
+
+      polyfuse grad norms.pf --op layer_norm --wrt x,gamma
+
+      polyfuse grad stdlib:layer_norm -d F=f16 --recompute mu -o layer_norm_gradient.pf
+    """
+    from polyfuse.cli.compiler import grad as differentiate
+
+    operator = files.open_operator(file, op, without)
+    choice = settings.choice(operator, size, dtype, rank)
+    pair = differentiate(
+        operator,
+        _names(wrt),
+        of=_names(of),
+        dtypes=choice.dtypes,
+        ranks=choice.ranks,
+        sizes=choice.sizes,
+        keep=_names(keep) or (),
+        recompute=_names(recompute) or (),
+    )
+    remarks = "".join(f"# {line}\n" for line in pair.explain().splitlines())
+    programs = (pair.forward.program, pair.backward.program) if pair.kept else (pair.backward.program,)
+    files.deliver(remarks + "\n".join(map(str, programs)), output)
+
+
+def _names(given: list[str] | None) -> tuple[str, ...] | None:
+    """Names that commas separate, or several options."""
+    return None if given is None else tuple(n.strip() for text in given for n in text.split(",") if n.strip())
