@@ -137,3 +137,19 @@ def operators(text: str) -> Sequence[Any]:
     """The operators of a program."""
     program = pf.parse(text)
     return [program.op(n) for n in program.ops]
+
+
+def backward_arguments(
+    pair: Any,
+    graph: TensorGraph,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Array],
+    rng: np.random.Generator,
+) -> dict[str, Array]:
+    """Arguments of the backward operator, as a training step has them."""
+    forward = values(pair.forward.graph(), sizes, inputs)
+    cotangents = {n: rng.uniform(-1, 1, forward[n].shape).astype(forward[n].dtype) for n in pair.of}
+    places = {"cotangent": cotangents, "argument": inputs, "result": forward, "kept": forward}
+    backward = pair.backward.graph()
+    made = {s.parameter: np.asarray(places[s.kind][s.name]) for s in pair.sources}
+    return {n: a.astype(backward.tensor(n).dtype.numpy) for n, a in made.items()}
