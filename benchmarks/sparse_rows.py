@@ -2,8 +2,9 @@
 
 CSR times dense, bags of embeddings with offsets, softmax of ragged rows; f32, i32 indices (PyTorch's with i32
 and with i64, and the better one counts).  Each library has a process of its own and they take turns.  A turn
-is the median of its calls, a time the median of turns.  Results are overwritten before the calls of a turn
-and compared with NumPy's in f64 after them.
+is the median of its calls, a time the median of turns.  All have glibc's allocator that uses huge pages, and
+arrays that begin at cache lines: else luck with pages makes a quarter of a bag's time.  Results are
+overwritten before the calls of a turn and compared with NumPy's in f64 after them.
 
 Processor time stands beside it.  On a busy machine neither is fair with several threads: those that wait for
 one that does not run spin.  There `--threads 1` and processor time say more.
@@ -25,7 +26,8 @@ import numpy as np
 from benchmarks.pages import write_measured
 from benchmarks.quiet import Meter
 from benchmarks.surroundings import load_average, surroundings
-from benchmarks.turns import TURN_S, Child, ContenderError, environment, limit_cores, serve
+from benchmarks.turns import TUNABLES, TURN_S, Child, ContenderError, environment, limit_cores, serve
+from benchmarks.workload import at_line
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -110,7 +112,7 @@ def with_polyfuse(case: str, given: Mapping[str, Array]) -> dict[str, Call]:
 
     name = {"csr": "csr_matmul", "bags": "embedding_bag_offsets", "softmax": "segment_softmax"}
     f = pf.compile(pf.stdlib, op=name[case.split()[0]], target="cpu")
-    out = np.empty_like(f(**given))
+    out = at_line(f(**given))
     bound = f.bind(**given, out=out)
 
     def call() -> Array:
@@ -202,7 +204,7 @@ class _Answers:
 
     def to(self, command: dict[str, Any]) -> Any:
         if command["do"] == "prepare":
-            given = arguments(command["case"])
+            given = {n: at_line(a) for n, a in arguments(command["case"]).items()}
             self.want = expected(command["case"], given)
             self.calls = self.make(command["case"], given)
             return list(self.calls)
@@ -265,7 +267,7 @@ def table(threads: int, turns: int, only: Sequence[str]) -> tuple[str, bool]:
         for name in LIBRARIES:
             command = ["benchmarks.sparse_rows", "--library", name, str(threads)]
             try:
-                children[name] = Child(name, command, environment(threads))
+                children[name] = Child(name, command, environment(threads, GLIBC_TUNABLES=TUNABLES))
             except ContenderError as error:
                 print(f"without {error}", file=sys.stderr)
         for case in CASES:
