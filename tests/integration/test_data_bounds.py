@@ -245,7 +245,14 @@ def test_rows_of_elements(kind: str, n: int, e: int, layers: tuple[str, ...], ta
 def test_rows_take_one_pass() -> None:
     x, ptr = np.zeros(900, np.float32), np.linspace(0, 900, 301).astype(np.int32)
     told = pf.compile(ROWS, target="cpu").explain(x, ptr)
-    assert "+ bucket-scan r__max: each n1 counts from one e on" in told
+    assert "+ bucket-scan p__max: each n1 counts from one e on" in told
+
+
+@pytest.mark.machine("zen3")
+def test_equal_rows_of_several_statements_are_one() -> None:
+    f, given = pf.compile(pf.stdlib, op="segment_softmax", target="cpu"), {"x": np.zeros(900, np.float32)}
+    told = f.explain(**given, start=np.linspace(0, 900, 301).astype(np.int32))
+    assert "+ merge y__max: it equals p__max" in told and told.count("+ bucket-scan ") == 1
 
 
 def test_a_row_of_ones_own() -> None:

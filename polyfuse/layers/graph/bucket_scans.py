@@ -6,9 +6,10 @@ becomes
     r__bucket[min(max(ptr[n], 0), E)] max= n
     r[e] = max[j in 0..e + 1](r__bucket[j])                            for e in 0..E
 
-What is more than every index goes to a bucket that nothing reads.  The numbers need no order.  Of reductions
-that may be reassociated without changing a bit: maxima, minima, sums and products of integers, any and all.
-The last statement is one over a growing range, which `layers.graph.scans` makes a recurrence.
+Equal ones are one: `row(ptr, e)` in several statements is one scan.  What is more than every index goes to a
+bucket that nothing reads.  The numbers need no order.  Of reductions that may be reassociated without
+changing a bit: maxima, minima, sums and products of integers, any and all.  The last statement is one over a
+growing range, which `layers.graph.scans` makes a recurrence.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     depends_on,
 )
+from polyfuse.layers.graph.cleanup.merge import merge_equal
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.layers.graph.scans.statements import Made, value_of
 
@@ -54,8 +56,9 @@ class _Counted:
 
 def bucket_scans(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph at known sizes, with scans over buckets in place of what compares each pair."""
-    if graph.sizes:
+    if graph.sizes or not any(map(_counted, graph.statements)):
         return graph
+    graph = merge_equal(graph, decisions)  # places of a scatter are not compared
     for s in graph.statements:
         found = _counted(s)
         if found is None:
