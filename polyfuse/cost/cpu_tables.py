@@ -116,6 +116,15 @@ class CpuTable:
     vector_reductions_fewest_rounds: int = _fitted(
         4, "iterations", "a vector loop; shorter ones have fewer lanes", _DAY_21
     )
+    open_rows_longest: int = _fitted(
+        4096, "elements", "rows of open length with code for what is left of vectors", _DAY_28
+    )
+    open_rows_borders: tuple[int, ...] = _fitted(
+        (16, 64, 256, 512, 1280), "elements", "rows of open length that have code of their own", _DAY_28
+    )
+    open_rows_short: int = _fitted(
+        256, "elements", "rows of open length for which one vector of lanes is enough", _DAY_28
+    )
     vector_reductions_many_sums: int = _fitted(
         6, "sums", "from here on their lanes are combined at once", _DAY_22
     )

@@ -80,8 +80,8 @@ _MOST = (2**40, 2**31 - 1, 2**24, 2**15 - 1)
 """What they are at most: the first for which index arithmetic is exact."""
 
 
-ROWS = (128, 4096)
-"""Rows of so many elements or fewer have kernels of their own: several at a time, or one in an array."""
+ROWS = (4096,)
+"""Rows of so many elements or fewer have kernels of their own: a row stays in an array of its worker."""
 
 
 def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] | None = None) -> Region:
@@ -144,8 +144,15 @@ def _row_class(length: int) -> tuple[int, int]:
 
 
 def row_sizes(graph: TensorGraph) -> set[str]:
-    """Sizes that say how long rows are: those of the last axes of tensors that have more than one."""
-    return {n for t in graph.tensors if len(t.shape) > 1 for n in sizes_of(t.shape[-1])}
+    """Sizes that say how long rows are: those of the last axes of tensors that have more than one, but for
+    those of other axes of tensors that have even more."""
+    last: dict[str, int] = {}
+    other: dict[str, int] = {}
+    for t in graph.tensors:
+        for k, e in enumerate(t.shape, 1):
+            found, rank = (last if k == len(t.shape) else other), len(t.shape)
+            found |= {n: max(rank, found.get(n, 0)) for n in sizes_of(e)}
+    return {n for n, rank in last.items() if rank > 1 and rank >= other.get(n, 0)}
 
 
 def within(graph: TensorGraph, region: Region) -> TensorGraph:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.op_cost import costly
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import fewest_of
 from polyfuse.codegen.c_printer import guards_index
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import Range
 from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -35,10 +36,10 @@ def aliases(kernel: Kernel) -> dict[str, str]:
     return {t.name: t.alias for t in kernel.graph.tensors if t.alias is not None}
 
 
-def runs_of(loop: For) -> tuple[Expr, ...]:
-    """What must hold for a loop to run at all: nothing where its bounds tell."""
+def runs_of(loop: For, ranges: Mapping[str, Range]) -> tuple[Expr, ...]:
+    """What must hold for a loop to run at all: nothing where its bounds tell, with the values of sizes."""
     low, high = loop.lower, loop.upper
-    if trip_of(loop):
+    if fewest_of(loop, ranges):
         return ()
     return (Apply("lt", (IndexValue(low, I64), IndexValue(high, I64)), BOOL),)
 
@@ -71,6 +72,7 @@ class Moved:
     written: set[str]
     alias: Mapping[str, str]
     numbers: itertools.count[int]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     before: list[Node] = field(default_factory=list)
     known: dict[Key, Read] = field(default_factory=dict)
 
@@ -80,8 +82,8 @@ class Moved:
 
     def _node(self, node: Node, runs: tuple[Expr, ...]) -> Node:
         match node:
-            case For() if all(self._invariant(e) for e in runs_of(node)):
-                return replace(node, body=self.block(node.body, (*runs, *runs_of(node))))
+            case For() if all(map(self._invariant, more := runs_of(node, self.ranges))):
+                return replace(node, body=self.block(node.body, (*runs, *more)))
             case If():
                 return replace(node, cond=self._expr(node.cond, runs))
             case Store() | Update():

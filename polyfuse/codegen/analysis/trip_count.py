@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.index_ranges import at_most, strip_of
 from polyfuse.codegen.analysis.row_phases import LONG
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
-from polyfuse.ir.linear import Range, interval
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary, sizes
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import Range, interval, size_ranges
 from polyfuse.ir.loop_ir import Block, For, Node
 
 
@@ -51,6 +53,27 @@ def most_of(loop: For, ranges: Mapping[str, Range]) -> int | None:
     """How often a loop runs at most, by the values of variables around it; None if that cannot be told."""
     low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
     return high[1] - low[0] if low and high and most_trips(loop) is None else most_trips(loop)
+
+
+def fewest_of(loop: For, ranges: Mapping[str, Range]) -> int:
+    """How often a loop runs at least, by the values of variables and sizes around it."""
+    low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
+    found = high[0] - low[1] if low and high else 0
+    return max(0, found) if (trip := trip_of(loop)) is None else trip
+
+
+def longest(kernel: Kernel, loop: For) -> int | None:
+    """How often a loop of a kernel runs, or at most where that depends on sizes; None if unknown."""
+    trip = trip_of(loop)
+    return most_of(loop, size_ranges(kernel.graph)) if trip is None else trip
+
+
+def is_open_row(kernel: Kernel, loop: For) -> bool:
+    """Is it a loop over a row whose length is a size that is open, and that is not long?"""
+    if trip_of(loop) is not None or not (sizes(loop.lower) or sizes(loop.upper)):
+        return False
+    most = longest(kernel, loop)
+    return most is not None and most <= FITTED.open_rows_longest
 
 
 def _at_least(e: IndexExpr) -> int | None:

@@ -11,6 +11,7 @@ failed check there); `num` holds the sizes that are still open, then the strides
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -21,6 +22,7 @@ from polyfuse.codegen.c_printer import Printer
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
+from polyfuse.codegen.cpu.row_versions import by_rows, least_row_text, row_size
 from polyfuse.codegen.cpu.shares import (
     CUTS,
     HIGH,
@@ -35,7 +37,7 @@ from polyfuse.codegen.cpu.shares import (
     totals_of,
     within_ends,
 )
-from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS, OPEN_MASKS, TWICE
 from polyfuse.codegen.cpu.vectorize.reductions import adds_to_several, many_sums
 from polyfuse.codegen.cpu.workarounds import (
     IN_ORDER,
@@ -249,8 +251,19 @@ class CpuCode:
     made: Made = frozenset()
 
 
-# The form of a kernel -> the bodies of the first of this form, that one lowered, what it has of decisions.
-_Printed: TypeAlias = dict[object, tuple[tuple[str, ...], LoweredKernel, Made]]
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A kernel's code, in these functions; with `most`, where rows have at most so many elements."""
+
+    names: tuple[str, ...]
+    low: LoweredKernel
+    places: Addresses
+    most: int | None = None
+
+
+# The form of a kernel -> the code of the first of this form, for the shortest rows first, and what it has of
+# decisions.
+_Printed: TypeAlias = dict[object, tuple[tuple[_Version, ...], Made]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +299,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     ]
     functions = [text for p in parts for text in p[0]]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
-    masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
+    twice = TWICE if any("PF_TWICE" in text for text in functions) else ""
+    masks = (OPEN_MASKS if twice else MASKS) if any("PF_MASKS" in text for text in functions) else ""
     turns = TURNS if any("pf_turn" in text for text in functions) else ""
     bounds = bounds_text(functions)
     order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
@@ -295,7 +309,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     shares += CUTS if any("pf_run_shares(" in text for text in functions) else ""
     steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
-    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + shares + steps + written
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns
+    before += order + shares + steps + written + twice
     source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
 
@@ -347,16 +362,19 @@ def _functions(
     if kernel.library is not None:
         total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, total, False, kernel.library),)
-    parts = [(p.name, *_bodies(emitter, prefix, p, functions, alone)) for p in time_parts(kernel)]
-    series = series_of([t for _, _, low, _ in parts for t in low.functions])
+    parts = [(p, _bodies(emitter, prefix, p, functions, alone)) for p in time_parts(kernel)]
+    series = series_of([t for _, versions in parts for t in versions[-1].low.functions])
     made: list[Launch] = []
-    for part, bodies, low, places in parts:
-        for k, (body, task) in enumerate(zip(bodies, low.functions, strict=True)):
-            name = f"{prefix}{part}_{k}"
-            functions.append(emitter.entry(name, body, places, task, series))
-            made.append(replace(launch_of(name, whole, low, task), rounds=series.rounds))
+    for part, versions in parts:
+        for k, task in enumerate(versions[-1].low.functions):
+            name = f"{prefix}{part.name}_{k}"
+            functions.append(emitter.entry(name, versions, k, series))
+            launches = [launch_of(name, whole, v.low, v.low.functions[k]) for v in versions]
+            together = {n for x in launches for n in x.together}
+            steps = launches[-1].together if len(launches) == 1 else tuple(sorted(together, reverse=True))
+            made.append(replace(launches[-1], rounds=series.rounds, together=steps))
             if task.shares and task.shares.cut:
-                functions.append(emitter.join(name, places, task.shares))
+                functions.append(emitter.join(name, versions[-1].places, task.shares))
                 once = as_index(1)
                 made.append(Launch(f"{name}_join", whole, once, once, once, False))
     return (replace(made[0], series=series.length), *made[1:]) if made else ()
@@ -364,37 +382,68 @@ def _functions(
 
 def _bodies(
     emitter: _Emitter, prefix: str, kernel: Kernel, functions: list[str], alone: bool
-) -> tuple[tuple[str, ...], LoweredKernel, Addresses]:
-    """The names of the functions that have a kernel's code, printed unless those of an earlier one will do;
-    the kernel as it was lowered; where its own tensors are.  Only one that is launched alone cuts rows, and
-    only into dense memory."""
+) -> tuple[_Version, ...]:
+    """A kernel's code with where its own tensors are, printed unless that of an earlier one will do.  Only a
+    kernel that is launched alone cuts rows, and only into dense memory."""
     alone = alone and not any(emitter.buffers[b.tensor].strided for b in kernel.arguments)
     form = emitter.form(emitter.places(kernel)), alone
     if form in emitter.printed:
-        names, low, made = emitter.printed[form]
-        made = in_names_of(kernel, low.kernel, made)
-        places = emitter.places(_with_arrays_of(kernel, low.kernel))
+        versions, made = emitter.printed[form]
+        made = in_names_of(kernel, versions[-1].low.kernel, made)
+        places = [emitter.places(_with_arrays_of(kernel, v.low.kernel)) for v in versions]
+        versions = tuple(replace(v, places=p) for v, p in zip(versions, places, strict=True))
     else:
-        checked = emitter.checked
-        knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
-        if not alone:
-            knobs = replace(knobs, disabled=(*knobs.disabled, "load-balance:long-rows"))
-        low = lower(kernel, knobs, checked)
-        places = emitter.places(low.kernel)
-        names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.functions)))
-        found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
-        functions += [
-            emitter.body(n, places, task, found) for n, task in zip(names, low.functions, strict=True)
-        ]
-        for n, task in zip(names, low.functions, strict=True):
-            if task.shares:
-                code = emitter.code(n, places, task)
-                functions.append(first_text(code, task.shares, emitter.printer(places)))
-        made = low.noted | found
-        emitter.printed[form] = names, low, made
+        versions, made = _versions(emitter, f"{prefix}{kernel.name}", kernel, functions, alone)
+        emitter.printed[form] = versions, made
     emitter.made |= made
-    emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))
-    return names, low, places
+    emitter.scratch = max(emitter.scratch, *(scratch_bytes(v.low.kernel) for v in versions))
+    return versions
+
+
+def _versions(
+    emitter: _Emitter, name: str, kernel: Kernel, functions: list[str], alone: bool
+) -> tuple[tuple[_Version, ...], Made]:
+    """Print a kernel, or the versions of it for short and for long rows, where these differ."""
+    known = () if emitter.checked else by_rows(kernel)
+    parts = [_printed(emitter, f"{name}_r{most}" if most else name, k, alone, most) for most, k in known]
+    if not parts or not all(_is_run_alike(v.low, parts[-1][0].low) for v, *_ in parts):
+        parts = [_printed(emitter, name, kernel, alone)]
+    found: list[_Version] = []
+    longer, made = None, Made()
+    for v, texts, more in reversed(parts):
+        mine = [re.sub(rf"\b{name}(_r\d+)?_", "", x) for x in texts]
+        if mine != longer:  # else that of longer rows is for these, too
+            functions += texts
+            found.insert(0, v)
+            longer, made = mine, made | more
+    return tuple(found), made
+
+
+def _printed(
+    emitter: _Emitter, name: str, kernel: Kernel, alone: bool, most: int | None = None
+) -> tuple[_Version, list[str], Made]:
+    """A kernel's code, for rows of at most so many elements, and its text."""
+    checked = emitter.checked
+    knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
+    if not alone:
+        knobs = replace(knobs, disabled=(*knobs.disabled, "load-balance:long-rows"))
+    low = lower(kernel, knobs, checked)
+    places = emitter.places(low.kernel)
+    names = tuple(f"{name}_{k}" for k in range(len(low.functions)))
+    found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
+    texts = [emitter.body(n, places, task, found) for n, task in zip(names, low.functions, strict=True)]
+    for n, task in zip(names, low.functions, strict=True):
+        if task.shares:
+            code = emitter.code(n, places, task)
+            texts.append(first_text(code, task.shares, emitter.printer(places)))
+    return _Version(names, low, places, most), texts, low.noted | found
+
+
+def _is_run_alike(one: LoweredKernel, other: LoweredKernel) -> bool:
+    """Have the functions of both the same iterations to hand out, and no tiles or shares of their own?"""
+    both = ([(bool(f.loops), f.time, iteration_count(f)) for f in x.functions] for x in (one, other))
+    own = _has_register_tiles(one) or any(f.shares for f in one.functions)
+    return next(both) == next(both) and not own
 
 
 def _head(name: str) -> list[str]:
@@ -408,8 +457,11 @@ def _head(name: str) -> list[str]:
 
 def has_tiles(low: LoweredKernel) -> bool:
     """Are sums of products computed in tiles, of registers or along memory?"""
-    found = (n for t in low.functions for n in nodes_of(t.block))
-    return any(t.jammed > 1 for t in low.functions) or any(isinstance(n, RegisterTile) for n in found)
+    return any(t.jammed > 1 for t in low.functions) or _has_register_tiles(low)
+
+
+def _has_register_tiles(low: LoweredKernel) -> bool:
+    return any(isinstance(n, RegisterTile) for t in low.functions for n in nodes_of(t.block))
 
 
 def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
@@ -499,7 +551,7 @@ class _Emitter:
         parameters += [f"const pf_i64 {x}" for x in (LOW, HIGH)] if f.shares and f.shares.cut else []
         parameters += ["const pf_i64 begin", "const pf_i64 end"] if f.loops else []
         body = printer.function(f)
-        body = [*steps_text(body, "  "), *body]
+        body = [*least_row_text(places.kernel, f), *steps_text(body, "  "), *body]
         streams = any(kind == "stream" for kind, _ in printer.made)
         made |= printer.made
         if streams:
@@ -548,8 +600,10 @@ class _Emitter:
         found = frozenset(b.tensor for b in places.kernel.arguments if b.past)
         return frozenset() if self.checked else found - {n for n, b in self.buffers.items() if b.strided}
 
-    def entry(self, name: str, body: str, places: Addresses, f: Function, series: Series) -> str:
-        """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
+    def entry(self, name: str, versions: Sequence[_Version], k: int, series: Series) -> str:
+        """The function of the pool's signature: it calls a version's code with the kernel's own memory."""
+        *short, usual = versions
+        body, places, f = usual.names[k], usual.places, usual.low.functions[k]
         code = self.code(body, places, f)
         lines = [f"  {line}" for line in round_text(f, series)]
         if f.shares and f.shares.cut:
@@ -557,6 +611,10 @@ class _Emitter:
             lines += cut_text(code, f.shares, parts, at, self._out(places, f.shares))
         else:
             ends = ["begin", "end"] if f.loops else []
+            for v in short:
+                values = [*self.code(v.names[k], v.places, v.low.functions[k]).values, *ends]
+                length = f"num[{self.numbers[f'N_{row_size(places.kernel)}']}]"
+                lines.append(f"  if ({length} <= {v.most}) return {v.names[k]}_body({', '.join(values)});")
             ends = [share_call(code, x) for x in ends] if f.shares else ends
             lines.append(f"  {body}_body({', '.join([*code.values, *ends])});")
         return "\n".join([*_head(name), *lines, "}", ""])

@@ -39,6 +39,7 @@ from polyfuse.ir.cpu_core import Core, kept_room, wide_room
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import Range, size_ranges
 from polyfuse.ir.loop_ir import Block, Declare, For, If, LocalRole, Node, Store, Update, map_values
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, depends_on
@@ -51,21 +52,23 @@ _SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 def hoist(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers the scalars."""
-    return _block(block, aliases(kernel), numbers)
+    return _block(block, aliases(kernel), size_ranges(kernel.graph), numbers)
 
 
-def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]) -> Block:
+def _block(
+    block: Block, alias: Mapping[str, str], ranges: Mapping[str, Range], numbers: itertools.count[int]
+) -> Block:
     result: list[Node] = []
     for node in block:
         match node:
             case For() if node.coordinate in _SHARED or node.upper == node.lower + 1:
-                result.append(replace(node, body=_block(node.body, alias, numbers)))
+                result.append(replace(node, body=_block(node.body, alias, ranges, numbers)))
             case For():
-                moved = Moved(written((node,), alias), alias, numbers)
-                body = moved.block(node.body, runs_of(node))
-                result += [*moved.before, replace(node, body=_block(body, alias, numbers))]
+                moved = Moved(written((node,), alias), alias, numbers, ranges)
+                body = moved.block(node.body, runs_of(node, ranges))
+                result += [*moved.before, replace(node, body=_block(body, alias, ranges, numbers))]
             case If():
-                then, other = (_block(b, alias, numbers) for b in (node.then, node.other))
+                then, other = (_block(b, alias, ranges, numbers) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)

@@ -27,7 +27,7 @@ from polyfuse.codegen.analysis.op_cost import computes_little
 from polyfuse.codegen.analysis.renaming import copy_of, private, row_variable, scalar_name
 from polyfuse.codegen.analysis.row_batch import row_places
 from polyfuse.codegen.analysis.row_phases import LONG
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import fewest_of, longest
 from polyfuse.codegen.c_printer import guarded_load
 from polyfuse.codegen.function import BEGIN, END, ITERATION, Function
 from polyfuse.codegen.passes import missed
@@ -36,6 +36,7 @@ from polyfuse.ir.cpu_core import KIB, Core, CpuKnobs, overlap_room, skew_room
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.linear import Range, interval, size_ranges
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -70,7 +71,7 @@ def software_pipelined(
     made: list[Function] = []
     doubled: set[str] = set()
     for t in functions:
-        found = _cut(t.body, local) if wanted is not False and t.loops else None
+        found = _cut(kernel, t.body, local) if wanted is not False and t.loops else None
         if found is not None and not t.one_by_one:
             missed(t.body, "several rows are computed at a time")
             found = None
@@ -78,7 +79,7 @@ def software_pipelined(
             made.append(t)
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
-        row = sum(_row_bytes(t.body).values())
+        row = sum(_row_bytes(kernel, t.body).values())
         against = None if wanted else _against(t, row, _bytes_in_l1(found, own, kernel), knobs.on)
         if against:
             missed(t.body, against)
@@ -164,7 +165,7 @@ def _values(loop: For) -> list[Expr]:
     return [v for v in plain if v is not None]
 
 
-def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] | None:
+def _cut(kernel: Kernel, body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] | None:
     """The first phase with what follows from it, what is in between, and from the last loop on; `local` are a
     worker's arrays, and whether each has one row."""
     places = [k for k, n in enumerate(body) if isinstance(n, For)]
@@ -174,9 +175,10 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     loop = body[one]
     before = body[:one]
     assert isinstance(loop, For)
-    if not _reduces(loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
+    if not _reduces(kernel, loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
         return None
-    if (trip_of(loop) or 0) * HEAD < max(trip_of(x) or 0 for x in nodes_of(body) if isinstance(x, For)):
+    lengths = [longest(kernel, x) or 0 for x in nodes_of(body) if isinstance(x, For)]
+    if (longest(kernel, loop) or 0) * HEAD < max(lengths):
         # It would touch a row long before the rest of it is needed.
         missed(body, "the first phase is too short to fill a wait")
         return None
@@ -193,8 +195,8 @@ def _bytes_in_l1(parts: tuple[Block, Block, Block], own: Set[str], kernel: Kerne
     """Bytes of rows that are in L1 at a time: two of those that the last loop reads again and of a worker's
     `own`, which the first loop fills, and one of the others and of results that stay in the caches."""
     first, middle, last = parts
-    again = {tensor for tensor, _ in _row_bytes(last)}
-    read = _row_bytes((*first, *middle, *last))
+    again = {tensor for tensor, _ in _row_bytes(kernel, last)}
+    read = _row_bytes(kernel, (*first, *middle, *last))
     rows = sum(size * (2 if tensor in again else 1) for (tensor, _), size in read.items())
     return rows + sum(size * (2 if name in own else 1) for name, size in _stored(parts, kernel).items())
 
@@ -207,37 +209,37 @@ def _stored(parts: tuple[Block, Block, Block], kernel: Kernel) -> dict[str, int]
         n.buffer for x in vectors for n in x.body if isinstance(n, Store) and x.var in depends_on(*n.indices)
     }
     rows = {b.tensor: b for b in kernel.buffers if b.tensor in stored and not b.past}
-    return {name: _row_of(b) for name, b in rows.items()}
+    ranges = size_ranges(kernel.graph)
+    return {name: _row_of(b, ranges) for name, b in rows.items()}
 
 
-def _row_of(b: Buffer) -> int:
-    """Bytes of a row of a buffer."""
-    last = b.extents[-1]
-    return last.value * b.dtype.bytes if isinstance(last, IConst) else LONG
+def _row_of(b: Buffer, ranges: Mapping[str, Range]) -> int:
+    """Bytes of a row of a buffer, at most."""
+    length = interval(b.extents[-1], ranges)
+    return LONG if length is None else length[1] * b.dtype.bytes
 
 
-def _row_bytes(body: Block) -> dict[tuple[str, tuple[Index, ...]], int]:
+def _row_bytes(kernel: Kernel, body: Block) -> dict[tuple[str, tuple[Index, ...]], int]:
     """Of the rows of memory that loops go along, each counted once: a loop that has them in parts
     (`codegen.transforms.prefetch`) comes after one that has them whole."""
     rows: dict[tuple[str, tuple[Index, ...]], int] = {}
     for x in nodes_of(body):
         if isinstance(x, For) and x.coordinate is Coordinate.VECTOR:
-            trip = trip_of(x)
+            most = longest(kernel, x)
             for r in (r for v in _values(x) for r in reads(v)):
                 if _along(r, x.var):
-                    size = LONG if trip is None else trip * r.dtype.bytes
+                    size = LONG if most is None else most * r.dtype.bytes
                     rows.setdefault((r.tensor, r.indices[:-1]), size)
     return rows
 
 
-def _reduces(loop: For) -> bool:
+def _reduces(kernel: Kernel, loop: For) -> bool:
     """Is it a plain vector loop of totals?"""
-    trip = trip_of(loop)
-    if loop.coordinate is not Coordinate.VECTOR or not loop.lanes or loop.step != 1 or trip is None:
+    if loop.coordinate is not Coordinate.VECTOR or not loop.lanes or loop.step != 1:
         return False
     if not all(isinstance(n, (Declare, Update, Store)) for n in loop.body) or guarded_load(loop.body):
         return False
-    return trip >= FITTED.half_precision_lanes and {
+    return fewest_of(loop, size_ranges(kernel.graph)) >= FITTED.half_precision_lanes and {
         n.buffer for n in loop.body if isinstance(n, Update)
     } <= set(loop.lanes)
 

@@ -47,6 +47,7 @@ from polyfuse.ir.dtypes import BOOL, F32, F64, HALVES, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
 from polyfuse.ir.intervals import fits, of_tree
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import size_ranges
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, map_expr, map_index, walk
@@ -62,15 +63,14 @@ _DIVIDERS = {"div": 1, "sqrt": 1, "rsqrt": 2}
 
 def divide_by_reciprocals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such quotients. `numbers` numbers the scalars."""
-    alias = aliases(kernel)
+    alias, ranges = aliases(kernel), size_ranges(kernel.graph)
 
     def change(node: Node) -> Node | Block:
         if not isinstance(node, For) or node.coordinate is not Coordinate.VECTOR:
             return node
-        made = _Quotients(
-            written((node,), alias), alias, numbers, exact=_divisions(node) >= FITTED.quotients_fewest
-        )
-        body = made.block(node.body, runs_of(node))
+        exact = _divisions(node) >= FITTED.quotients_fewest
+        made = _Quotients(written((node,), alias), alias, numbers, ranges, exact=exact)
+        body = made.block(node.body, runs_of(node, ranges))
         return (*made.before, replace(node, body=body))
 
     return map_nodes(block, change)

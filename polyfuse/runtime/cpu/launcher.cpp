@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "launcher.h"
 
@@ -35,13 +36,15 @@ struct Entry {
   Object keep;       // owns the layout and all it points to
   char** apart;      // addresses of the arrays that were last found not to overlap, by argument
   bool known;        // is there such a record?
+  bool bound;        // is it a template at some sizes (kept_layouts.h)?
+  int64_t users;     // calls that are using it
 };
 
 struct Front {       // of one operator: all its layouts, the one used last in front
   int64_t parameters;
   Object defaults;   // by parameter
   Entry** entries;
-  int64_t count, words;
+  int64_t count, words, kept;  // `kept` of the entries are bound
 };
 
 struct Range {
@@ -64,6 +67,8 @@ inline Object owned(Object o) {
 #include "numbers.h"
 
 #include "open_layouts.h"
+
+#include "kept_layouts.h"
 
 // Are these the arguments of the layout? If so their addresses are in the pointer table.
 bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cells) {
@@ -286,11 +291,14 @@ Object choose(Front& front, Object given, int64_t count, void** words) {
     room.cells = reinterpret_cast<int64_t*>(room.blocks + nblocks);
     room.ranges = reinterpret_cast<Range*>(room.cells + l.narguments);
     if (!take(l, room.items, room.pointers, room.cells)) continue;
-    int64_t first = k;  // of those of its rank
-    while (first > 0 && front.entries[first - 1]->layout->rank == l.rank) --first;
-    for (int64_t j = k; j > first; --j) front.entries[j] = front.entries[j - 1];
-    front.entries[first] = e;
-    return launch(*e, l, room);
+    if (e->layout->open) {
+      if (Entry* kept = remembered(front, l)) e = kept, k = front.count - 1;
+    }
+    to_front(front, k);
+    ++e->users;
+    Object answered = launch(*e, *(e->bound ? e->layout : found), room);
+    --e->users;
+    return answered;
   }
   return owned(py.not_implemented);
 }
@@ -321,9 +329,12 @@ void destroy(Object capsule) {
   Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
   if (!front) return;
   for (int64_t k = 0; k < front->count; ++k) {
-    py.decref(front->entries[k]->keep);
-    std::free(front->entries[k]->apart);
-    std::free(front->entries[k]);
+    Entry* e = front->entries[k];
+    if (!e->bound) {
+      py.decref(e->keep);
+      std::free(e->apart);
+    }
+    std::free(e);
   }
   py.decref(front->defaults);
   std::free(front->entries);
@@ -345,7 +356,7 @@ extern "C" void pf_launcher_forget() { forget_all(); }
 // A capsule without layouts; null with an exception set.
 extern "C" Object pf_launcher_new(Object defaults, int64_t most) {
   Front* front = static_cast<Front*>(std::calloc(1, sizeof(Front)));
-  Entry** entries = static_cast<Entry**>(std::calloc(size_t(most), sizeof(Entry*)));
+  Entry** entries = static_cast<Entry**>(std::calloc(size_t(most + kKeptLayouts), sizeof(Entry*)));
   Object capsule = front && entries ? py.new_capsule(front, kName, destroy) : py.no_memory();
   if (!capsule) {
     std::free(front);
@@ -371,7 +382,7 @@ extern "C" int pf_launcher_add(Object capsule, const pf_layout* layout, Object k
     std::free(apart);
     return 1;
   }
-  *e = Entry{layout, owned(keep), apart, false};
+  *e = Entry{layout, owned(keep), apart, false, false, 0};
   int64_t at = front->count++;
   for (; at > 0 && front->entries[at - 1]->layout->rank > layout->rank; --at)
     front->entries[at] = front->entries[at - 1];

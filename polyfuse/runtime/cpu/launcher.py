@@ -285,8 +285,8 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
-    shared = ("first_fit.h", "cut_steps.h", "expressions.h")
-    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", "open_layouts.h"):
+    shared, open_sizes = ("first_fit.h", "cut_steps.h", "expressions.h"), ("open_layouts.h", "kept_layouts.h")
+    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", *open_sizes):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import converted
 from polyfuse.codegen.analysis.renaming import scalar_name
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import is_open_row, trip_of
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.vectorize.math_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.cpu.vectorize.predicated_epilogues import FEWEST_LANES, carried, kept, tail_of
@@ -143,7 +143,10 @@ class HalfPrinter(Printer):
     def steps(self, loop: For, trip: int | None, end: str, indent: str) -> list[str]:
         """The iterations from the loop's start, a variable, to the end, so many if that is known."""
         i1, start, lanes = indent + "  ", f"{loop.var}_s", FITTED.half_precision_lanes
+        is_open = is_open_row(self.kernel, loop)
+        lanes = 2 * STEP if is_open else lanes
         whole = [
+            *([f"{indent}PF_TWICE"] if is_open else []),
             f"{indent}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
             *self.lanes_of(loop, start, lanes, i1),
             f"{indent}}}",
@@ -156,6 +159,8 @@ class HalfPrinter(Printer):
             *self.block(loop.body, i1),
             f"{indent}}}",
         ]
+        if is_open:
+            return [*whole, *self._open_rest(loop, end, plain, lanes, indent)]
         return [
             *(whole if trip is None or trip >= FITTED.half_precision_lanes else []),
             *(self._remainder(loop, end, rest, trip is not None, plain, indent) if rest else []),
@@ -173,6 +178,19 @@ class HalfPrinter(Printer):
             return self.lanes_of(loop, f"{loop.var}_s", lanes, indent)
         return self.under_masks(loop, end, plain, lanes if known else STEP, indent, {}, once=known)
 
+    def _open_rest(self, loop: For, end: str, plain: list[str], lanes: int, indent: str) -> list[str]:
+        """What steps of so many lanes leave of a row whose length is open: steps of half as many, and so on,
+        and what is less under masks."""
+        start, lines = f"{loop.var}_s", list[str]()
+        while (lanes := lanes // 2) >= STEP:
+            lines += [
+                f"{indent}if ({start} + {lanes} <= {end}) {{",
+                *self.lanes_of(loop, start, lanes, indent + "  "),
+                f"{indent}  {start} += {lanes};",
+                f"{indent}}}",
+            ]
+        return [*lines, *self.under_masks(loop, end, plain, STEP, indent, {})]
+
     def under_masks(
         self,
         loop: For,
@@ -183,6 +201,7 @@ class HalfPrinter(Printer):
         totals: Mapping[str, int],
         *,
         once: bool = True,
+        always: bool = False,
     ) -> list[str]:
         """The iterations from the loop's start to the end as one step of lanes, of which there are enough, or
         as several; `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
@@ -197,12 +216,18 @@ class HalfPrinter(Printer):
         before, after = carried(tail, self, lanes, "rest", i1)
         copies, back = kept(totals, lanes, "rest", i1)
         inner = replace(self, element=tail.element(self.element), held=tail.places().keys())
-        head = f"if ({start} < {end})" if once else f"for (; {start} < {end}; {start} += {lanes})"
+        head = (
+            ""
+            if always
+            else f"if ({start} < {end})"
+            if once
+            else f"for (; {start} < {end}; {start} += {lanes})"
+        )
         left = f"{end} - {start}"
         rest = f"({left})" if once else self.call("pf_min_i64", [left, str(lanes)])
         return [
             "#ifdef PF_MASKS",
-            f"{indent}{head} {{",
+            f"{indent}{head}{' ' * bool(head)}{{",
             f"{i1}const int rest = (int){rest};",
             f"{i1}const pf_i64 {loop.var} = {start};",
             *before,
@@ -305,6 +330,8 @@ class HalfPrinter(Printer):
         """Are there conversions or functions of rows, and lanes enough for them?"""
         trip = trip_of(loop)
         if self.in_rows and trip and trip % FITTED.half_precision_lanes and not self.lazy:
+            return True
+        if not self.lazy and is_open_row(self.kernel, loop):
             return True
         if any(self.halves(loop)):
             return trip is None or trip >= FITTED.half_precision_fewest

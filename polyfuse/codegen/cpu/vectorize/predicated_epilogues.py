@@ -33,6 +33,16 @@ FEWEST_LANES = 32
 _BYTES = 64
 
 MASKS = read("vector_masks.h")
+_BRANCHES = "bytes >= 64 ? ~0ull : bytes <= 0 ? 0ull : (1ull << bytes) - 1"
+OPEN_MASKS = MASKS.replace(_BRANCHES, "bytes >= 64 ? ~0ull : ~(~0ull << (bytes < 0 ? 0 : bytes))")
+"""For rows whose length is open: masks of them are not known when C++ is compiled, and need no branches."""
+TWICE = """\
+#if defined(__clang__)
+#define PF_TWICE
+#else
+#define PF_TWICE _Pragma("GCC unroll 2")
+#endif
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.periodicity import by_steps
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.row_batch import joint_totals
-from polyfuse.codegen.analysis.trip_count import most_of, most_trips, trip_of
+from polyfuse.codegen.analysis.trip_count import is_open_row, longest, most_trips, trip_of
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.printer import part_text, rows_text, sums_text, tile_text
 from polyfuse.codegen.cpu.scatter_printer import owned_text
@@ -32,7 +32,6 @@ from polyfuse.codegen.transforms.wide_accumulators import CHAIN, terms_of
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
-from polyfuse.ir.linear import size_ranges
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
@@ -129,6 +128,7 @@ class LanePrinter(HalfPrinter):
         """Steps of lanes from where the loop has come to, what is left, and the totals of the lanes."""
         start, end, arrays = f"{loop.var}_s", f"{loop.var}_e", inner.arrays
         lines = [
+            *([f"{indent}PF_TWICE"] if is_open_row(self.kernel, loop) else []),
             f"{indent}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
             *inner.lanes_of(loop, start, lanes, indent + "  "),
             f"{indent}}}",
@@ -160,6 +160,8 @@ class LanePrinter(HalfPrinter):
             f"{indent}}}",
         ]
         totals = {a: u.value.dtype.bytes for u in updates for a in self._own(u)}
+        if is_open_row(self.kernel, loop):
+            return self.under_masks(loop, end, plain, lanes, indent, totals, always=True)
         count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
@@ -167,7 +169,9 @@ class LanePrinter(HalfPrinter):
         """How many lanes: short loops have fewer, so that less is left to combine, and so have loops of many
         arrays, which shall stay in registers."""
         lanes = max(8, min(self.lane_bytes, loop.lane_bytes or self.lane_bytes) // widest)
-        trip = trip_of(loop)
+        trip = longest(self.kernel, loop)
+        if is_open_row(self.kernel, loop):
+            return min(lanes, _count_in_open_row(trip or 0, widest))
         if self.in_rows:
             return _count_in_rows(trip, lanes)
         while (
@@ -175,7 +179,6 @@ class LanePrinter(HalfPrinter):
             and lanes * widest * arrays > self.lane_room
         ):
             lanes //= 2
-        trip = most_of(loop, size_ranges(self.kernel.graph)) if trip is None else trip
         while (
             trip is not None
             and lanes > FEWEST_LANES
@@ -265,6 +268,12 @@ def _same_nan(loop: For, updates: dict[str, Update]) -> dict[str, str]:
 def _totals(loop: For) -> list[Update]:
     """What a loop over rows combines."""
     return [u for n in loop.body if isinstance(n, For) for u in joint_totals(n) if u.buffer in loop.lanes]
+
+
+def _count_in_open_row(most: int, widest: int) -> int:
+    """Lanes for a row of an open length: few, as they are all computed for what is left of it."""
+    one = max(16, 64 // widest)
+    return one if most <= FITTED.open_rows_short else max(FEWEST_LANES, one)
 
 
 def _count_in_rows(trip: int | None, lanes: int) -> int:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.accesses import accesses
 from polyfuse.codegen.analysis.dependence import commutes_but_for
 from polyfuse.codegen.analysis.row_batch import ROW
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import longest, trip_of
 from polyfuse.codegen.function import Function
 from polyfuse.codegen.math.vector_reduce import DTYPES
 from polyfuse.codegen.transforms.unroll_and_jam.batched_rows import at_once, placed, wanted, with_places
@@ -96,7 +96,7 @@ def _at_once(
     if common is None:
         return None
     trip = trip_of(loop)
-    sums = _Sums(common, loop.var, numbers)
+    sums = _Sums(kernel, common, loop.var, numbers)
     found = at_once(kernel, sums.redirected(loop.body), own, knobs, common)
     if found is None or (trip is not None and trip < found.rows):
         return None
@@ -116,6 +116,7 @@ class _Sums:
     """Sums of vectors that all rows add to, in arrays around the loop: there the rest of a row needs no
     masks.  What is stored under one is not there soon enough for the next row."""
 
+    kernel: Kernel
     common: Set[str]
     row: str
     numbers: Iterator[int]
@@ -126,27 +127,27 @@ class _Sums:
         return tuple(self._loop(n) if isinstance(n, For) else n for n in row)
 
     def _loop(self, loop: For) -> For:
-        trip = trip_of(loop)
-        if loop.coordinate is not Coordinate.VECTOR or trip is None or not isinstance(loop.lower, IConst):
+        most = longest(self.kernel, loop)
+        if loop.coordinate is not Coordinate.VECTOR or most is None or not isinstance(loop.lower, IConst):
             return loop
         updated = Counter(n.buffer for n in nodes_of(loop.body) if isinstance(n, Update))
-        body = [self._update(n, loop, trip) if updated[_target(n)] == 1 else n for n in loop.body]
+        body = [self._update(n, loop, most) if updated[_target(n)] == 1 else n for n in loop.body]
         return replace(loop, body=tuple(body))
 
-    def _update(self, n: Node, loop: For, trip: int) -> Node:
+    def _update(self, n: Node, loop: For, most: int) -> Node:
         if not isinstance(n, Update) or n.op != "sum" or n.buffer not in self.common or not n.indices:
             return n
         *outer, last = n.indices
         if last != IVar(loop.var) or loop.var in depends_on(*outer) or self.row in depends_on(*outer):
             return n
         dtype = n.value.dtype
-        if dtype not in DTYPES or trip * dtype.bytes > FITTED.batched_loops_most_sums:
+        if dtype not in DTYPES or most * dtype.bytes > FITTED.batched_loops_most_sums:
             return n
         name = f"%sums{next(self.numbers)}"
         place = (binary("-", IVar(loop.var), loop.lower),)
         plain = replace(loop, lanes=())
         zero = Const(identity(n.op, dtype), dtype)
-        self.before += [Declare(name, dtype, None, trip), replace(plain, body=(Store(name, place, zero),))]
+        self.before += [Declare(name, dtype, None, most), replace(plain, body=(Store(name, place, zero),))]
         self.after.append(replace(plain, body=(replace(n, value=Read(name, place, dtype)),)))
         return replace(n, buffer=name, indices=place)
 

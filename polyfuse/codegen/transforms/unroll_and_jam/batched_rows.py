@@ -35,7 +35,7 @@ from polyfuse.codegen.analysis.row_batch import (
     row_places,
 )
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
-from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.analysis.trip_count import longest, trip_of
 from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
@@ -103,7 +103,9 @@ def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs, turns: bool) -> bool:
     loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return False
-    row = max((LONG if (trip := trip_of(n)) is None else trip * _widest(n) for n in loops), default=LONG)
+    row = max(
+        (LONG if (most := longest(kernel, n)) is None else most * _widest(n) for n in loops), default=LONG
+    )
     far = touched_bytes(kernel) > knobs.on.l2
     if far and row < _VECTOR_BYTES and waits(body) == 1:
         return False  # a row that hardly waits gains less than masks cost that cross lines

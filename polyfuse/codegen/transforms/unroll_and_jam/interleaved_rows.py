@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
-from polyfuse.codegen.analysis.trip_count import most_of, trip_of
+from polyfuse.codegen.analysis.trip_count import longest
 from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule
@@ -28,7 +28,6 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import HALVES
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import Range, size_ranges
 from polyfuse.ir.loop_ir import Block, For, Store, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 
@@ -60,14 +59,13 @@ def _worth(kernel: Kernel, body: Block, most: Sequence[Mapping[int, int]]) -> in
     loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return 1
-    ranges = size_ranges(kernel.graph)
-    row = max((_bytes(n, ranges) for n in loops), default=0)
+    row = max((_bytes(kernel, n) for n in loops), default=0)
     return next((n for n, room in most[waits(body)].items() if n * row <= room), 1)
 
 
-def _bytes(loop: For, ranges: Mapping[str, Range]) -> int:
+def _bytes(kernel: Kernel, loop: For) -> int:
     """Bytes of a row of the widest values that a loop computes, at most; a length that is not known is a long
     one."""
     computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
-    trip = trip_of(loop) if trip_of(loop) is not None else most_of(loop, ranges)
-    return LONG if trip is None else trip * max(computed, default=1)
+    most = longest(kernel, loop)
+    return LONG if most is None else most * max(computed, default=1)

@@ -1,0 +1,80 @@
+"""Versions of a kernel for short and for long rows, where the length of rows is an open size.
+
+    void k0(...):                            N is 1 to 4096
+      if (N <= 16) return k0_r16(...)        sixteen rows at once, one vector each
+      if (N <= 64) return k0_r64(...)        ...
+      k0_body(...)                           the first phase of the next row runs before the last one
+
+What is decided by how long a row is (how many are computed at a time, how many lanes a loop has, what stays in
+registers) is decided for each version by the lengths that it is for, as for rows of a known length.  Versions
+whose code is the same are one.  Kernels with tiles of products, and those whose workers share rows by what data
+says, have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeGuard
+
+from polyfuse.codegen.analysis.trip_count import is_open_row
+from polyfuse.codegen.function import Function
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.linear import of_size, size_ranges
+from polyfuse.ir.loop_ir import For, nodes_of
+from polyfuse.ir.tensor_graph import Constraint
+
+
+def by_rows(kernel: Kernel) -> tuple[tuple[int | None, Kernel], ...]:
+    """A kernel that is for rows of some lengths as ones for short rows, the shortest first, and for others;
+    none where there are no short rows, or their length is not one open size."""
+    size = row_size(kernel)
+    if size is None:
+        return ()
+    found: list[tuple[int | None, Kernel]] = []
+    low, high = size_ranges(kernel.graph)[of_size(size)]
+    for border in FITTED.open_rows_borders:
+        if low <= border < high:
+            found.append((border, _bounded(kernel, size, low, border)))
+            low = border + 1
+    return (*found, (None, _bounded(kernel, size, low, high))) if found else ()
+
+
+def row_size(kernel: Kernel) -> str | None:
+    """The open size that says how long rows are, if there is one."""
+    ranges = size_ranges(kernel.graph)
+    known = [n for n in kernel.graph.sizes if of_size(n) in ranges]
+    found = [n for n in known if ranges[of_size(n)][1] <= FITTED.open_rows_longest]
+    return found[0] if len(found) == 1 else None
+
+
+def _bounded(kernel: Kernel, size: str, low: int, high: int) -> Kernel:
+    """The kernel for values of a size in these bounds."""
+    bounds = (Constraint(">=", ISize(size), IConst(low)), Constraint("<=", ISize(size), IConst(high)))
+    graph = replace(kernel.graph, constraints=(*kernel.graph.constraints, *bounds))
+
+    def shorter(b: Buffer) -> Buffer:
+        """An array of a worker with places for a row of any length, as one for these rows."""
+        pairs = zip(b.extents, b.shape, strict=True)
+        extents = (IConst(min(e.value, high)) if _is_row_of(e, full, size) else e for e, full in pairs)
+        return replace(b, extents=tuple(extents)) if b.scope is Scope.LOCAL and b.slots else b
+
+    return replace(kernel, graph=graph, buffers=tuple(map(shorter, kernel.buffers)))
+
+
+def _is_row_of(extent: IndexExpr, full: IndexExpr, size: str) -> TypeGuard[IConst]:
+    return isinstance(extent, IConst) and full == ISize(size)
+
+
+def least_row_text(kernel: Kernel, f: Function) -> list[str]:
+    """What compilers may take for granted of lengths of rows; not how long they are at most: they would
+    unroll loops in full.
+
+    That a loop of lanes runs at least once saves a branch, behind which gcc 12 keeps accumulators in memory.
+    """
+    size = row_size(kernel)
+    if size is None or not any(isinstance(n, For) and is_open_row(kernel, n) for n in nodes_of(f.block)):
+        return []
+    low, _ = size_ranges(kernel.graph)[of_size(size)]
+    return [f"  if (N_{size} < {low}) __builtin_unreachable();"]
