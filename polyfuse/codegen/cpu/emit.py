@@ -11,7 +11,6 @@ failed check there); `num` holds the sizes that are still open, then the strides
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -411,7 +410,7 @@ def _versions(
     found: list[_Version] = []
     longer, made = None, Made()
     for v, texts, more in reversed(parts):
-        mine = [re.sub(rf"\b{name}(_r\d+)?_", "", x) for x in texts]
+        mine = [x.replace(f"{name}_r{v.most}" if v.most else name, "") for x in texts]
         if mine != longer:  # else that of longer rows is for these, too
             functions += texts
             found.insert(0, v)

@@ -5,10 +5,10 @@
       if (N <= 64) return k0_r64(...)        ...
       k0_body(...)                           the first phase of the next row runs before the last one
 
-What is decided by how long a row is (how many are computed at a time, how many lanes a loop has, what stays in
-registers) is decided for each version by the lengths that it is for, as for rows of a known length.  Versions
-whose code is the same are one.  Kernels with tiles of products, and those whose workers share rows by what data
-says, have none.
+What is decided by how long a row is (how many are computed at a time, how many lanes a loop has, what stays
+in registers) is decided for each version by the lengths that it is for, as for rows of a known length.
+Versions whose code is the same are one.  Kernels with tiles of products have none, nor have those whose
+workers share rows by what data says.
 """
 
 from __future__ import annotations
