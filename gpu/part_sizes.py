@@ -42,5 +42,7 @@ def run(item: str, job: Job) -> Mapping[str, Any]:
         "worst_ratio": found.ratio,
         "variants": found.variants,
         "new_sizes_us": found.median_us,
+        "short": len(found.short_us),
+        "short_us": found.median_short_us,
         "message": "\n".join(f"{w.how}: {w.message}" for w in found.wrong[:MOST_MESSAGES]),
     }

@@ -107,9 +107,11 @@ def kinds_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def sizes_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each operator with open sizes that was called at new sizes without a compilation."""
     known = {n: r for n, r in items.items() if r.get("new_sizes_us") is not None}
-    lines = ["| operator | calls | variants | us of a call at new sizes |", "|" + "---|" * 4]
+    lines = ["| operator | calls | variants | us at new sizes | in C | us in C |", "|" + "---|" * 6]
     for name, r in known.items():
-        lines.append(f"| {name} | {r['compared']} | {r['variants']} | {r['new_sizes_us']:.0f} |")
+        us = "" if r.get("short_us") is None else f"{r['short_us']:.0f}"
+        figures = f"{r['compared']} | {r['variants']} | {r['new_sizes_us']:.0f} | {r.get('short', 0)} | {us}"
+        lines.append(f"| {name} | {figures} |")
     return lines if known else []
 
 

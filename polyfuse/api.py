@@ -510,25 +510,33 @@ def export(
     sizes: Mapping[str, int] | None = None,
     strides: bool = True,
 ) -> Path:
-    """Write an operator as a shared library for the CPU, with a C header beside it, whose path is returned.
+    """Write an operator for C, with a header whose path is returned; `load` gives it back as a function.
 
-    The header declares a function that takes sizes, pointers and strides.  The library needs no Python, and
-    has a thread pool of its own or uses the caller's.  `load` gives it back as a function.
+    For the CPU `path` is a shared library, which needs no Python, and has a thread pool of its own or uses
+    the caller's.  The header declares a function that takes sizes, pointers and strides.
+
+    What is compiled with ``target="cuda"`` becomes machine code of the GPU at hand, or of `Options.device`: a
+    description of launches, `path` with the suffix .json, and cubins beside it; the header has a function
+    that launches them by CUDA's driver.
 
     function  what `compile` returned, or what it takes; its layers and options count, but products of
-              matrices are computed by kernels of the library
+              matrices are computed by kernels that are exported too
     dtypes    of generics (f32 or i32 if not given), as ``{"F": "f16"}``
     ranks     of rank variables (one axis if not given)
     sizes     those that kernels know, beside those of ``compile(..., sizes=...)``; all others are open
     strides   also kernels for inputs that are not dense
 
-    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, functions for a GPU,
-    optional tensors that may be there or not; ToolchainError PF769 where files cannot be written.
+    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, optional tensors that
+    may be there or not; PF780 for what only libraries of the CPU can do; ToolchainError PF769 where files
+    cannot be written.
     """
     from polyfuse.driver.export import request_of, write_library
+    from polyfuse.driver.export_cuda import write_grids
 
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
-    return write_library(request_of(compiled, dtypes, ranks, sizes, strides), Path(path))[1]
+    request = request_of(compiled, dtypes, ranks, sizes, strides)
+    write = write_grids if request.target == "cuda" else write_library
+    return write(request, Path(path))[1]
 
 
 def op(function: Callable[..., Any]) -> Compiled:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.diagnostics import ArgumentError, DslError, ScheduleError, ToolchainError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.open_sizes import ROWS, NotOpen, Region, affine, not_open, region, row_sizes, within
@@ -61,6 +63,7 @@ class Request:
     clustering: Clustering | None
     options: Options
     strides: bool = True
+    target: str = "cpu"
 
 
 def request_of(
@@ -76,9 +79,9 @@ def request_of(
         function.signature,
         function.settings,
     )
-    if made_for not in ("auto", "cpu"):
-        message = f"{name} is compiled for {made_for}; libraries are for the CPU"
-        raise ArgumentError(message, code="PF766", hint='compile(..., target="cpu")')
+    if made_for not in ("auto", "cpu", "cuda"):
+        message = f"{name} is compiled for {made_for}; what is exported is for the CPU or a GPU"
+        raise ArgumentError(message, code="PF766", hint='compile(..., target="cpu") or target="cuda"')
     if signature.is_open:
         hint = "program.op(name).without(...) says it: without() has all of them"
         message = f"{signature.name} has optional tensors, and it is not said which are there"
@@ -88,7 +91,8 @@ def request_of(
     check_given(graph.name, graph.sizes, {n: 0 if isinstance(v, Open) else v for n, v in given.items()})
     fixed = {n: int(v) for n, v in given.items() if not isinstance(v, Open)}
     options = replace(options, library="never", tune="model", tuned=None, compile="now")
-    return Request(graph, str(signature), fixed, **passes, options=options, strides=strides)
+    target = "cuda" if made_for == "cuda" else "cpu"
+    return Request(graph, str(signature), fixed, **passes, options=options, strides=strides, target=target)
 
 
 def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
@@ -103,16 +107,21 @@ def write_library(request: Request, path: Path) -> tuple[Exported, Path]:
     parts = ["#include <cstring>", *(p.replace("#pragma once\n", "") for p in parts)]
     data = build_library([*found.kernels(), found.calls(pool, parts)], extra_flags=_FLAGS)
     header = path.with_suffix(".h")
+    write_files({path: data, header: found.header().encode()})
+    return found, header
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write each file whole. Raises ToolchainError PF769."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, data)
-        _write_whole(header, found.header().encode())
+        for path, data in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(path, data)
     except OSError as e:
         message = f"the library cannot be written: {e}"
         raise ToolchainError(
             message, code="PF769", hint="give the path of a file in a folder of yours"
         ) from None
-    return found, header
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -121,7 +130,7 @@ def _write_whole(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(name, 0o755 if path.suffix != ".h" else 0o644)
+        os.chmod(name, 0o644 if path.suffix in (".h", ".json", ".cubin") else 0o755)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):
@@ -131,6 +140,28 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 def exported(request: Request) -> Exported:
     """The variants of a library, and all that its text depends on. Raises ArgumentError PF766."""
+    return Exported(
+        request.graph,
+        request.text,
+        package_version(),
+        tuple(variants_of(request, _variant)),
+        CHUNKS_PER_THREAD,
+        FEWEST_CHUNKS,
+        FEWEST_IN_SERIES,
+        CHUNK_INSTANCES,
+        PARALLEL_WORK,
+    )
+
+
+Made = TypeVar("Made")
+Maker = Callable[[Request, Region, frozenset[str]], Made]
+"""What makes the variant of a region, for inputs that may have any strides."""
+
+
+def variants_of(request: Request, make: Maker[Made]) -> list[Made]:
+    """What is made for each region, in the order in which calls look for theirs.
+
+    Raises ArgumentError PF766."""
     graph = request.graph
     check_constraints(graph, request.fixed)
     names = tuple(n for n in graph.sizes if n not in request.fixed)
@@ -142,24 +173,13 @@ def exported(request: Request) -> Exported:
         given = ", ".join(f"'{n}': 64" for n in wanted)
         raise ArgumentError(message, code="PF766", hint=f"give values, as in sizes={{{given}}}")
     try:
-        made = [_variant(request, r) for r in _regions(request)]
+        made = [make(request, r, frozenset()) for r in _regions(request)]
         if turned := _turned(request):
-            made.append(_variant(request, _general(request), turned))
+            made.append(make(request, _general(request), turned))
     except NotOpen as error:
         message = f"a library of {graph.name} with open sizes cannot be written: {error}"
         raise ArgumentError(message, code="PF766", hint="give values by sizes=") from None
-    made += _empty(request)
-    return Exported(
-        graph,
-        request.text,
-        tuple(made),
-        package_version(),
-        CHUNKS_PER_THREAD,
-        FEWEST_CHUNKS,
-        FEWEST_IN_SERIES,
-        CHUNK_INSTANCES,
-        PARALLEL_WORK,
-    )
+    return [*made, *_empty(request, make)]
 
 
 def _turned(request: Request) -> frozenset[str]:
@@ -187,7 +207,7 @@ def _regions(request: Request) -> Iterator[Region]:
         yield _general(request)
 
 
-def _empty(request: Request) -> Iterator[ExportedVariant]:
+def _empty(request: Request, make: Maker[Made]) -> Iterator[Made]:
     """Kernels for a size of 0, where there are results without it."""
     graph = request.graph
     written = [t for t in graph.tensors if t.role in (Role.OUTPUT, Role.INOUT)]
@@ -197,29 +217,34 @@ def _empty(request: Request) -> Iterator[ExportedVariant]:
         at = replace(request, fixed={**request.fixed, n: 0})
         with suppress(NotOpen, DslError, ScheduleError, ArgumentError):
             check_constraints(graph, at.fixed)
-            yield _variant(at, _general(at), _turned(request))
+            yield make(at, _general(at), _turned(request))
 
 
-def _variant(request: Request, where: Region, strided: frozenset[str] = frozenset()) -> ExportedVariant:
+def _variant(request: Request, where: Region, strided: frozenset[str]) -> ExportedVariant:
     """The kernels of a region."""
+    code = code_of(request, where, strided)
+    assert isinstance(code, CpuCode)
+    options = request.options
+    flush = options.denormals == "flush"
+    return ExportedVariant(where.fixed, where.conditions, code, flush, strided, options.threads)
+
+
+def code_of(request: Request, where: Region, strided: frozenset[str]) -> CpuCode | CudaCode:
+    """The source and the plan of the kernels of a region."""
     graph = within(request.graph, where) if where.open else request.graph
     fusion = request.fusion
     if fusion is not None and strided:
         fusion = replace(fusion, strided=tuple(sorted(strided)))
-    options = request.options
     made = Compilation(
         graph,
         where.fixed,
         fusion,
-        options,
+        request.options,
         Layouts(strided, {}) if strided else DENSE,
-        "cpu",
+        request.target,
         request.stitching,
         request.packing,
-        clustering_of(request.clustering, options),
-        knobs_for("cpu", options),
+        clustering_of(request.clustering, request.options),
+        knobs_for(request.target, request.options),
     )
-    code = planned(Watch(options), made)[1]
-    assert isinstance(code, CpuCode)
-    flush = options.denormals == "flush"
-    return ExportedVariant(where.fixed, where.conditions, code, flush, strided, options.threads)
+    return planned(Watch(request.options), made)[1]

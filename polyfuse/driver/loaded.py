@@ -1,4 +1,4 @@
-"""An exported library as a Python function: `pf.load`. Nothing is compiled, and the program is not needed."""
+"""An exported operator as a Python function: `pf.load`. Nothing is compiled; the program is not needed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ctypes
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyfuse.codegen.cpu.exported import FORMAT, STATUS
+from polyfuse.codegen.cpu.exported import STATUS
+from polyfuse.codegen.interface import FORMAT
 from polyfuse.diagnostics import ArgumentError, ToolchainError
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.interop.arrays import to_numpy
@@ -31,15 +33,24 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     Raises ToolchainError PF765 for a file that is no such library.
     """
     file = Path(path)
+    if file.suffix == ".json":
+        from polyfuse.driver.loaded_grids import load_grids  # only where there are kernels on a GPU
+
+        return load_grids(file)
     try:
         library = _opened(file.resolve(strict=True))
         text = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(library, _SELF))).value
     except (OSError, ValueError) as e:
-        raise _no_library(file, str(e)) from None
+        raise no_library(file, str(e)) from None
     about = json.loads(text or b"{}")
+    require_format(file, about)
+    return LoadedLibrary(file, library, about)
+
+
+def require_format(file: Path, about: Mapping[str, Any]) -> None:
+    """Raises ToolchainError PF765 for what another polyfuse has written in another way."""
     if about.get("polyfuse") != FORMAT:
-        raise _no_library(file, f"it was written by polyfuse {about.get('version')}, in another format")
-    return Loaded(file, library, about)
+        raise no_library(file, f"it was written by polyfuse {about.get('version')}, in another format")
 
 
 def _opened(file: Path) -> ctypes.CDLL:
@@ -50,62 +61,57 @@ def _opened(file: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(link))
 
 
-def _no_library(file: Path, why: str) -> ToolchainError:
+def no_library(file: Path, why: str) -> ToolchainError:
+    """What is said of a file that cannot be loaded."""
     hint = "pf.export(f, path) writes one, for processors like that of the machine it runs on"
     return ToolchainError(f"'{file}' is no library of an operator: {why}", code="PF765", hint=hint)
 
 
-class Loaded:
-    """An operator from a library; call it like a function. Sizes may be given by keyword.
+class Loaded(ABC):
+    """An operator that `export` wrote; call it like a function. Sizes may be given by keyword.
 
-    It takes NumPy arrays and what converts to such without a copy, and returns what the operator returns;
-    inout parameters change. `variants` says which sizes the library has kernels for.
+    It takes NumPy arrays and what converts to such without a copy, on a GPU arrays there as well, and returns
+    what the operator returns; inout parameters change. `variants` says which sizes there are kernels for.
 
     Raises ArgumentError (PF4xx) for arguments that do not fit, PF767 for sizes without kernels.
     """
 
-    def __init__(self, path: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, about: Mapping[str, Any], variants: Sequence[str]) -> None:
         self.path = path
-        self.variants: tuple[str, ...] = tuple(about["variants"])
+        self.variants = tuple(variants)
         self.__name__ = self.__qualname__ = about["name"]
         self._text: str = about["text"]
         inputs, results = (tuple(map(_tensor, about[k])) for k in ("inputs", "results"))
         self._graph = TensorGraph(
             about["name"],
             tuple(about["sizes"]),
-            tuple(Constraint(op, _index(left), _index(right)) for op, left, right in about["constraints"]),
+            tuple(map(constraint, about["constraints"])),
             (*inputs, *results),
             (),
             tuple(t.name for t in inputs),
             tuple(t.name for t in results),
             size_parameters=tuple(
-                SizeParameter(n, None if e is None else _index(e)) for n, e in about["parameters"]
+                SizeParameter(n, None if e is None else index(e)) for n, e in about["parameters"]
             ),
         )
         self._inputs, self._results = inputs, results
-        self._threads = library[f"{about['symbol']}_set_threads"]
-        self._function = library[about["symbol"]]
 
     def __repr__(self) -> str:
         return f"<polyfuse {self._text} from {self.path}>"
 
-    def set_threads(self, threads: int) -> int:
-        """Use so many threads, the caller included; how many there are."""
-        return int(self._threads(ctypes.c_int(threads)))
-
+    @abstractmethod
     def __call__(self, /, *args: object, **kwargs: object) -> object:
-        given = self._given(args, kwargs)
-        named: dict[str, Any] = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
-        arrays: dict[str, Any] = {n: to_numpy(v, n)[0] for n, v in given.items()}
-        sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in arrays.items()}, named)
-        memory = {t.name: self._argument(t, arrays[t.name], sizes) for t in self._inputs}
-        self._require_apart(memory)
-        for t in self._results:
-            memory[t.name] = Arena.get().empty(_shape(t, sizes), t.dtype.numpy)
-        self._run(sizes, memory)
-        made = [memory[t.name] for t in self._results]
-        found = [a if a.ndim else a[()] for a in made]
-        return None if not found else found[0] if len(found) == 1 else tuple(found)
+        """The results."""
+
+    @abstractmethod
+    def set_threads(self, threads: int) -> int:
+        """Use so many threads, the caller included; how many there are. Kernels on a GPU have none."""
+
+    def _no_kernels(self, sizes: Mapping[str, int]) -> ArgumentError:
+        told = ", ".join(f"{n} = {v}" for n, v in sizes.items())
+        have = "; ".join(self.variants)
+        message = f"{self.path.name} has no kernels of {self.__name__} for these sizes or strides: {told}"
+        return ArgumentError(message, code="PF767", hint=f"it has kernels for {have}")
 
     def _given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Arguments by parameter. Raises ArgumentError PF408."""
@@ -124,6 +130,32 @@ class Loaded:
             if t.name not in found and t.default is None:
                 raise ArgumentError(f"argument '{t.name}' is missing: {self._text}", code="PF408")
         return {t.name: found.get(t.name, t.default) for t in self._inputs}
+
+
+class LoadedLibrary(Loaded):
+    """One from a library for the CPU."""
+
+    def __init__(self, path: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
+        super().__init__(path, about, about["variants"])
+        self._threads = library[f"{about['symbol']}_set_threads"]
+        self._function = library[about["symbol"]]
+
+    def set_threads(self, threads: int) -> int:
+        return int(self._threads(ctypes.c_int(threads)))
+
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
+        given = self._given(args, kwargs)
+        named: dict[str, Any] = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
+        arrays: dict[str, Any] = {n: to_numpy(v, n)[0] for n, v in given.items()}
+        sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in arrays.items()}, named)
+        memory = {t.name: self._argument(t, arrays[t.name], sizes) for t in self._inputs}
+        self._require_apart(memory)
+        for t in self._results:
+            memory[t.name] = Arena.get().empty(_shape(t, sizes), t.dtype.numpy)
+        self._run(sizes, memory)
+        made = [memory[t.name] for t in self._results]
+        found = [a if a.ndim else a[()] for a in made]
+        return None if not found else found[0] if len(found) == 1 else tuple(found)
 
     def _argument(self, t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
         array = check_array(t, value, sizes)
@@ -170,9 +202,7 @@ class Loaded:
             raise ArgumentError(f"{self.__name__}: an index from data is out of range", code="PF450")
         if what == "sizes":
             raise ArgumentError(f"{self._text} does not take {told}", code="PF407")
-        have = "; ".join(self.variants)
-        message = f"{self.path.name} has no kernels of {self.__name__} for these sizes or strides: {told}"
-        raise ArgumentError(message, code="PF767", hint=f"it has kernels for {have}")
+        raise self._no_kernels(sizes)
 
 
 def _by_value(array: Array, t: Tensor) -> Any:
@@ -188,16 +218,22 @@ def _shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _tensor(about: Mapping[str, Any]) -> Tensor:
-    shape = tuple(map(_index, about["shape"]))
+    shape = tuple(map(index, about["shape"]))
     dtype, role = BY_NAME[about["dtype"]], Role(about["role"])
     return Tensor(about["name"], dtype, shape, role, default=about.get("default"))
 
 
-def _index(e: Any) -> IndexExpr:
+def constraint(about: Sequence[Any]) -> Constraint:
+    """A condition of sizes from JSON."""
+    op, left, right = about
+    return Constraint(op, index(left), index(right))
+
+
+def index(e: Any) -> IndexExpr:
     """An index expression from JSON."""
     if isinstance(e, int):
         return IConst(e)
     if isinstance(e, str):
         return ISize(e)
     op, left, right = e
-    return IBin(op, _index(left), _index(right))
+    return IBin(op, index(left), index(right))

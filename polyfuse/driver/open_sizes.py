@@ -60,14 +60,14 @@ class Region:
 
     def violated(self, sizes: Mapping[str, int]) -> tuple[Constraint, ...]:
         """The conditions that these sizes do not fulfil."""
-        return tuple(c for c in self.conditions if not _holds(c, sizes))
+        return tuple(c for c in self.conditions if not holds(c, sizes))
 
     def __str__(self) -> str:
         told = [f"{n} = {v}" for n, v in self.fixed.items()]
         return ", ".join([*map(str, self.conditions), *told]) or "any sizes"
 
 
-def _holds(c: Constraint, sizes: Mapping[str, int]) -> bool:
+def holds(c: Constraint, sizes: Mapping[str, int]) -> bool:
     """Does a condition of a region, `left >= right` or `left <= right`, hold?"""
     try:
         left, right = evaluate(c.left, sizes), evaluate(c.right, sizes)

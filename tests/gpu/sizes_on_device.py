@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from kinds import KINDS, kind_call
-from on_device import Result
+from on_device import Result, is_wrong
 from open_calls import DRAWN, DrawnCall, drawn_call, drawn_choice, laid_out, random_sizes
 from programs import random_program
 
@@ -47,8 +47,8 @@ HOW = ("", "", "turned", "", "stepped")
 class Sizes:
     """What calls of one operator at many sizes have shown.
 
-    us: host microseconds of calls at sizes not seen before that compiled nothing.
-    variants: how many there were in the end.
+    us: host microseconds of calls at sizes not seen before that compiled nothing; short_us: of those with
+    tensors of torch that were checked and launched in C.  variants: how many there were in the end.
     """
 
     name: str
@@ -56,12 +56,18 @@ class Sizes:
     ratio: float = 0.0
     variants: int = 0
     us: list[float] = field(default_factory=list)
+    short_us: list[float] = field(default_factory=list)
     wrong: list[Result] = field(default_factory=list)
 
     @property
     def median_us(self) -> float | None:
         """Of the calls that compiled nothing."""
         return round(median(self.us), 1) if self.us else None
+
+    @property
+    def median_short_us(self) -> float | None:
+        """Of those in C."""
+        return round(median(self.short_us), 1) if self.short_us else None
 
 
 def sizes_items(seeds: int) -> list[str]:
@@ -124,24 +130,31 @@ def _compiled(kind: str, name: str, target: str) -> tuple[pf.Compiled, TensorGra
 
 def _one(f: pf.Compiled, call: DrawnCall, found: Sizes, arrays: str, how: str) -> list[str]:
     """Messages of what is wrong with one call."""
-    before = len(f.variants)
-    timed = partial(_timed, f, found.us)
-    made = call.made(
-        timed, call.arguments(partial(_lent, arrays=arrays, how=how), partial(_lent, arrays=arrays))
-    )
-    if len(f.variants) > before:
-        found.us.pop()  # it compiled
+    before, in_c = len(f.variants), _in_c(f)
+    given = call.arguments(partial(_lent, arrays=arrays, how=how), partial(_lent, arrays=arrays))
+    start = time.perf_counter()
+    made = call.made(f, given)
+    us = 1e6 * (time.perf_counter() - start)
+    if len(f.variants) == before:  # it compiled nothing
+        found.us.append(us)
+        found.short_us += [us] if in_c == [True] else []
     found.compared += 1
     agreements = call.judged({n: _back(a) for n, a in made.items()})
     found.ratio = max([found.ratio, *(a.worst_ratio for a in agreements.values())])
-    return [f"{n}: {a}" for n, a in agreements.items() if not a]
+    return [f"{n}: {a.message}" for n, a in agreements.items() if is_wrong(a)]
 
 
-def _timed(f: pf.Compiled, us: list[float], /, *args: Any, **kwargs: Any) -> Any:
-    start = time.perf_counter()
-    made = f(*args, **kwargs)
-    us.append(1e6 * (time.perf_counter() - start))
-    return made
+def _in_c(f: Any) -> list[bool]:
+    """For each call from now on: is it checked and launched in C?"""
+    short, found = type(f)._in_short, []
+
+    def noted(given: tuple[object, ...], out: object) -> Any:
+        results = short(f, given, out)
+        found.append(results is not NotImplemented)
+        return results
+
+    f._in_short = noted
+    return found
 
 
 def _lent(a: Array, arrays: str, how: str = "") -> Any:
@@ -165,7 +178,7 @@ def _pycuda(a: Array) -> Any:
         importlib.import_module("pycuda.autoprimaryctx")
     except Exception:  # it is not there, or it does not work with this driver
         return None
-    return gpuarray.to_gpu(a) if a.dtype.kind in "fiu" and a.dtype.isbuiltin and a.size else None
+    return gpuarray.to_gpu(a) if a.dtype.kind in "fiu" and a.dtype.isbuiltin == 1 and a.size else None
 
 
 def _back(a: Any) -> Any:

@@ -139,7 +139,8 @@ class Expressions:
         if plain:
             self.covered.update(at)
         text = f"{t.name}[{', '.join(at)}]" if at else t.name
-        mixes = t.dtype in ("f16", "bf16") and self.seed % 2  # nothing is lost: no cast
+        # Nothing is lost: no cast.
+        mixes = t.dtype in ("f16", "bf16") and self.compute == "f32" and self.seed % 2
         return text if mixes or t.dtype == self.compute else f"{self.compute}({text})"
 
     def leaf(self, axes: Axes) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.codegen.cpu.emit import CpuCode
-from polyfuse.ir.dtypes import F32, F64
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, product
+from polyfuse.codegen.interface import Interface, SizeText, by_value, declared, in_comment, status
+from polyfuse.ir.index_expr import ISize, product
 from polyfuse.ir.launch_plan import Kind, LaunchPlan, PlanBuffer
-from polyfuse.ir.tensor_graph import Constraint, Role, Tensor, TensorGraph
+from polyfuse.ir.tensor_graph import Constraint, Role
 
 STATUS = (
     ("done", "all is well"),
@@ -28,17 +28,6 @@ STATUS = (
     ("index", "an index from data is out of range (libraries made with checked=True)"),
 )
 """What a call returns, by number."""
-FORMAT = "1"
-"""Of what a library says of itself."""
-_WORDS = frozenset(
-    """
-    alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue
-    decltype default delete do double else enum explicit export extern false float for friend goto if inline
-    int long mutable namespace new noexcept not nullptr operator or private protected public register
-    requires restrict return short signed sizeof static struct switch template this throw true try typedef
-    typeid typename typeof union unsigned using virtual void volatile while xor
-    """.split()  # noqa: SIM905
-)
 _EXPORT = re.compile(r"^#define PF_EXPORT .*$", re.MULTILINE)
 _PARAMETERS = "(char* const*, const int64_t*, char*, int64_t, int64_t)"
 
@@ -62,54 +51,29 @@ class ExportedVariant:
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Interface):
     """An operator's library. constants: of the run time, in the order of `pf_figures` from `chunks` on."""
 
-    graph: TensorGraph
-    text: str
     variants: tuple[ExportedVariant, ...]
-    version: str
     most_chunks: int
     fewest_chunks: int
     fewest_in_series: int
     chunk_instances: int
     parallel_work: int
 
-    @property
-    def symbol(self) -> str:
-        """What the function is called in C."""
-        return f"polyfuse_{_plain(self.graph.name)}"
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(map(self.graph.tensor, self.graph.inputs))
-
-    @property
-    def results(self) -> tuple[Tensor, ...]:
-        return tuple(map(self.graph.tensor, self.graph.outputs))
-
-    @property
-    def arguments(self) -> tuple[Tensor, ...]:
-        return (*self.inputs, *self.results)
-
-    @property
-    def turned(self) -> tuple[Tensor, ...]:
-        """Inputs whose strides are arguments."""
-        return tuple(t for t in self.inputs if t.role is Role.INPUT and t.shape)
-
     # --- the header ---------------------------------------------------------------------------------------
 
     def header(self) -> str:
         """The C header of the library."""
         name, guard = self.symbol, f"{self.symbol.upper()}_H"
-        status = ",\n".join(f"  {_status(w)} = {k}" for k, (w, _) in enumerate(STATUS))
-        meaning = "\n".join(f" *   {_status(w):20} {why}" for w, why in STATUS)
+        codes = ",\n".join(f"  {status(w)} = {k}" for k, (w, _) in enumerate(STATUS))
+        meaning = "\n".join(f" *   {status(w):20} {why}" for w, why in STATUS)
         variants = "\n".join(f" *   {v}" for v in self.variants)
         return f"""\
-/* {_in_comment(self.text)}
+/* {in_comment(self.text)}
  *
  * Written by polyfuse {self.version}. Kernels for:
-{_in_comment(variants)}
+{in_comment(variants)}
  *
  * Arrays are dense, row by row, and apart from those that are written. Strides of an input may be given, in
  * elements; NULL means that it is dense. bool is uint8_t, f16 and bf16 are their bits.
@@ -127,7 +91,7 @@ extern "C" {{
 #ifndef POLYFUSE_STATUS
 #define POLYFUSE_STATUS
 enum {{
-{status}
+{codes}
 }};
 /* Runs task(data, k) for each k from 0 to count - 1, on any threads, and returns when all are done. */
 typedef void (*polyfuse_pool)(void* pool, int64_t count, void (*task)(void* data, int64_t k), void* data);
@@ -152,43 +116,17 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
     def _declaration(self) -> str:
         parts = [f"int64_t {n}" for n in self.names(self.graph.sizes)]
         for t, name in zip(self.arguments, self.names()[len(self.graph.sizes) :], strict=True):
-            parts.append(_declared(t, name))
+            parts.append(declared(t, name))
             if t in self.turned:
                 parts.append(f"const int64_t* {name}_strides")
         head = f"int {self.symbol}("
         return head + (",\n" + " " * len(head)).join(parts or ["void"]) + ")"
 
-    def names(self, of: Sequence[str] | None = None) -> list[str]:
-        """C names of sizes and arguments, all different."""
-        found: list[str] = []
-        for n in (*self.graph.sizes, *(t.name for t in self.arguments)):
-            name = _plain(n) + "_" * (_plain(n) in _WORDS)
-            while name in found or any(f"{x}_strides" == name for x in found):
-                name += "_"
-            found.append(name)
-        return found if of is None else found[: len(of)]
-
     # --- what a library says of itself ---------------------------------------------------------------------
 
     def about(self) -> str:
         """JSON for those who load the library."""
-        return json.dumps(
-            {
-                "polyfuse": FORMAT,
-                "version": self.version,
-                "name": self.graph.name,
-                "symbol": self.symbol,
-                "text": self.text,
-                "sizes": list(self.graph.sizes),
-                "inputs": [_about(t) for t in self.inputs],
-                "results": [_about(t) for t in self.results],
-                "constraints": [(c.op, _listed(c.left), _listed(c.right)) for c in self.graph.constraints],
-                "parameters": [
-                    (p.name, p.default and _listed(p.default)) for p in self.graph.size_parameters
-                ],
-                "variants": [str(v) for v in self.variants],
-            }
-        )
+        return json.dumps({**self.described(), "variants": [str(v) for v in self.variants]})
 
     # --- sources --------------------------------------------------------------------------------------------
 
@@ -225,7 +163,7 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 
     def _call(self, api: str) -> str:
         """The operator's function: sizes are checked, and the first variant that has them runs."""
-        text, n = _Text(self.graph.sizes), len(self.graph.sizes)
+        text, n = SizeText(self.graph.sizes), len(self.graph.sizes)
         parameters = [f"int64_t s{k}" for k in range(n)]
         body = [_array("int64_t", "s", [f"s{k}" for k in range(n)])]
         # A size below 0, then what the operator says, then extents.
@@ -235,11 +173,11 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
             body += [f"if ({text.of(e)} < 0) return kSizes;" for e in t.shape if not isinstance(e, ISize)]
         pointers: list[str] = []
         for k, t in enumerate(self.arguments):
-            by_value = _by_value(t)
-            parameters.append(_declared(t, f"a{k}"))
+            is_number = by_value(t)
+            parameters.append(declared(t, f"a{k}"))
             if t in self.turned:
                 parameters.append(f"const int64_t* g{k}")
-            pointers.append(f"(char*)&a{k}" if by_value else f"(char*)a{k}")
+            pointers.append(f"(char*)&a{k}" if is_number else f"(char*)a{k}")
         body.append(_array("char*", "a", pointers))
         body.append("bool dense = true;")
         strides = ["nullptr"] * len(self.arguments)
@@ -264,7 +202,7 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 
     def _variant(self, k: int, v: ExportedVariant) -> str:
         """How a variant is run at sizes `s`, pointers `a` and strides `st`."""
-        plan, text = v.code.plan, _Text(self.graph.sizes, v.fixed)
+        plan, text = v.code.plan, SizeText(self.graph.sizes, v.fixed)
         declared = " ".join(
             f"void {n}{_PARAMETERS};" for n in dict.fromkeys(x.function for x in plan.launches)
         )
@@ -283,7 +221,7 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
         head = f"static int run_{k}(const int64_t* s, char* const* a, const int64_t* const* st) {{"
         return "\n".join([f"namespace pf_v{k} {{ {declared} }}", head, *(f"  {line}" for line in body), "}"])
 
-    def _temporaries(self, plan: LaunchPlan, own: Sequence[PlanBuffer], text: _Text) -> list[str]:
+    def _temporaries(self, plan: LaunchPlan, own: Sequence[PlanBuffer], text: SizeText) -> list[str]:
         """Memory of the call's own, with what inout parameters have at entry where that is overwritten."""
         spaces, copies = [], []
         for j, b in enumerate(own):
@@ -301,7 +239,7 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
             *copies,
         ]
 
-    def _steps(self, k: int, v: ExportedVariant, text: _Text) -> list[str]:
+    def _steps(self, k: int, v: ExportedVariant, text: SizeText) -> list[str]:
         """What the pool runs, cut into chunks."""
         plan = v.code.plan
         run_time = (plan.chunks or 0, self.most_chunks, self.fewest_chunks, self.fewest_in_series)
@@ -334,7 +272,7 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
             for b in plan.buffers
         ]
 
-    def _numbers(self, plan: LaunchPlan, text: _Text) -> list[str]:
+    def _numbers(self, plan: LaunchPlan, text: SizeText) -> list[str]:
         """Open sizes, then strides."""
         found = [f"s[{text.places[n]}]" for n in plan.sizes]
         for b in plan.buffers:
@@ -346,74 +284,9 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 # --- text -------------------------------------------------------------------------------------------------
 
 
-class _Text:
-    """Index expressions as C++ that computes them from sizes `s`."""
-
-    def __init__(self, sizes: Sequence[str], fixed: Mapping[str, int] | None = None) -> None:
-        self.places = {n: k for k, n in enumerate(sizes)}
-        self.fixed = fixed or {}
-
-    def of(self, e: IndexExpr) -> str:
-        match e:
-            case IConst(value):
-                return f"INT64_C({value})"
-            case ISize(name):
-                return f"INT64_C({self.fixed[name]})" if name in self.fixed else f"s[{self.places[name]}]"
-            case IBin(op, left, right):
-                a, b = self.of(left), self.of(right)
-                called = {"//": "floor_div", "%": "floor_mod", "min": "least_of", "max": "most_of"}.get(op)
-                return f"{called}({a}, {b})" if called else f"({a} {op} {b})"
-            case IVar():
-                raise AssertionError("an extent depends on sizes alone")
-
-    def condition(self, c: Constraint) -> str:
-        return f"{self.of(c.left)} {c.op} {self.of(c.right)}"
-
-
 def _array(kind: str, name: str, items: Sequence[str]) -> str:
     """A local array, which has an element at least."""
     return f"{kind} const {name}[] = {{{', '.join(items) or '0'}}};"
-
-
-def _status(what: str) -> str:
-    return f"POLYFUSE_{what.upper().replace(' ', '_')}"
-
-
-def _by_value(t: Tensor) -> bool:
-    return t.role is Role.INPUT and not t.shape
-
-
-def _declared(t: Tensor, name: str) -> str:
-    kind = _c_name(t)
-    if _by_value(t):
-        return f"{kind} {name}"
-    return f"{'const ' if t.role is Role.INPUT else ''}{kind}* {name}"
-
-
-def _c_name(t: Tensor) -> str:
-    """A type of C99."""
-    if t.dtype in (F32, F64):
-        return t.dtype.c_name
-    return f"{t.dtype.numpy.name}_t" if t.dtype.is_integer else f"uint{t.dtype.bits}_t"
-
-
-def _about(t: Tensor) -> dict[str, object]:
-    found: dict[str, object] = {"name": t.name, "dtype": t.dtype.name, "role": t.role.value}
-    found["shape"] = [_listed(e) for e in t.shape]
-    if t.default is not None:
-        found["default"] = t.default
-    return found
-
-
-def _listed(e: IndexExpr) -> object:
-    """An index expression as JSON has it: 3, "T", ["+", "T", 1]."""
-    match e:
-        case IConst(value):
-            return value
-        case ISize(name) | IVar(name):
-            return name
-        case IBin(op, left, right):
-            return [op, _listed(left), _listed(right)]
 
 
 def _enclosed(k: int, source: str) -> str:
@@ -422,12 +295,3 @@ def _enclosed(k: int, source: str) -> str:
     found, count = _EXPORT.subn(hidden, source)
     assert count == 1
     return f"namespace pf_v{k} {{\n{found}\n}}\n"
-
-
-def _plain(name: str) -> str:
-    """Letters, digits and `_`."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
-
-
-def _in_comment(text: str) -> str:
-    return text.replace("*/", "* /").replace("/*", "/ *")
