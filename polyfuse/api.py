@@ -530,8 +530,7 @@ def export(
     may be there or not; PF780 for what only libraries of the CPU can do; ToolchainError PF769 where files
     cannot be written.
     """
-    from polyfuse.driver.export import request_of, write_library
-    from polyfuse.driver.export_cuda import write_grids
+    from polyfuse.driver.export import request_of, write_grids, write_library
 
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
     request = request_of(compiled, dtypes, ranks, sizes, strides)

@@ -54,7 +54,8 @@ def build(
         raise typer.BadParameter(f"operators are written for cpu or cuda, not for {target}")
     settings.target_of(target, device)
     options = Options(checked=checked, device=device)
-    function = compile(operator, target=target, layers=settings.layers_of(layers), options=options)
+    made = settings.layers_of(layers)
+    function = compile(operator, target="cuda" if target == "cuda" else "cpu", layers=made, options=options)
     path = Path(output, f"{operator.name}.{'so' if target == 'cpu' else 'json'}")
     with screen.working("compiling"):
         header = export(function, path, dtypes=choice.dtypes, ranks=choice.ranks, sizes=choice.sizes)

@@ -1,4 +1,4 @@
-"""An operator as a shared library with a C header: `write_library`.
+"""An operator as a shared library with a C header: `write_library`; as machine code of a GPU: `write_grids`.
 
 A library has variants, as a function has (`driver.open_sizes`): kernels with open sizes, or with known ones.
 
@@ -21,11 +21,12 @@ from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
 from polyfuse.codegen.cuda.emit import CudaCode
+from polyfuse.codegen.cuda.exported import ExportedGrids, GpuVariant
 from polyfuse.diagnostics import ArgumentError, DslError, ScheduleError, ToolchainError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.open_sizes import ROWS, NotOpen, Region, affine, not_open, region, row_sizes, within
 from polyfuse.driver.pipeline import Compilation, Watch, clustering_of, planned
-from polyfuse.driver.targets import knobs_for
+from polyfuse.driver.targets import chip, knobs_for
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import ISize
@@ -44,6 +45,7 @@ from polyfuse.runtime.cpu.executable import (
     FEWEST_CHUNKS,
     FEWEST_IN_SERIES,
 )
+from polyfuse.runtime.cuda.compiler import compile_cuda
 from polyfuse.runtime.toolchain.compiler import build_library
 
 # Hidden names do not meet those of other libraries; a library with threads of its own is never unloaded.
@@ -248,3 +250,46 @@ def code_of(request: Request, where: Region, strided: frozenset[str]) -> CpuCode
         knobs_for(request.target, request.options),
     )
     return planned(Watch(request.options), made)[1]
+
+
+# --- machine code of a GPU -------------------------------------------------------------------------------
+
+
+def write_grids(request: Request, path: Path) -> tuple[ExportedGrids, Path]:
+    """Write the description of an operator, `path` with the suffix .json, with header and cubins beside it;
+    the header's path comes back.
+
+    The GPU is the one at hand, or the one that options name (`Options.device`).  Raises ArgumentError PF766
+    where sizes have to be known, PF780 for what no description can say, ToolchainError PF72x without a
+    compiler, PF769 where files cannot be written.
+    """
+    arch, stem = chip(request.options, "cuda").arch, path.with_suffix("")
+    files: dict[bytes, str] = {}
+
+    def variant(at: Request, where: Region, strided: frozenset[str]) -> GpuVariant:
+        code = code_of(at, where, strided)
+        assert isinstance(code, CudaCode)
+        _require_plain(at, code)
+        cubin = compile_cuda(code.source, arch, options=at.options).cubin
+        name = files.setdefault(cubin, f"{stem.name}.{len(files)}.cubin")
+        return GpuVariant(where.fixed, where.conditions, code, cubin, name, strided)
+
+    found = ExportedGrids(
+        request.graph, request.text, package_version(), tuple(variants_of(request, variant)), arch
+    )
+    header = stem.with_suffix(".h")
+    contents = {stem.with_name(name): data for data, name in files.items()}
+    contents |= {header: found.header().encode(), stem.with_suffix(".json"): found.description().encode()}
+    write_files(contents)
+    return found, header
+
+
+def _require_plain(request: Request, code: CudaCode) -> None:
+    """Raises ArgumentError PF780 where a call does more than copies on the device and launches."""
+    name = request.graph.name
+    if any(g.table for g in code.plan.launches):
+        message = f"{name} has more arguments than a launch passes, and cannot be exported for a GPU"
+        raise ArgumentError(message, code="PF780", hint="export operators that take fewer arrays each")
+    if code.checks:
+        message = f"{name} is compiled with checked=True, and its checks cannot be exported for a GPU"
+        raise ArgumentError(message, code="PF780", hint="compile(..., checked=False)")

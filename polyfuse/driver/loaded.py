@@ -8,49 +8,68 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from polyfuse.codegen.cpu.exported import STATUS
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.codegen.interface import FORMAT
-from polyfuse.diagnostics import ArgumentError, ToolchainError
-from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
+from polyfuse.diagnostics import ArgumentError, DeviceError, ToolchainError
+from polyfuse.driver.call import GpuCallMemory, Instance, given_on_gpu
+from polyfuse.driver.open_sizes import holds
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_constraints
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.ir.dtypes import BY_NAME, F32, F64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, evaluate
+from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.ir.tensor_graph import Constraint, Role, SizeParameter, Tensor, TensorGraph
-from polyfuse.runtime.arguments import Array, check_array, dense, element_strides, overlaps, usable
+from polyfuse.runtime.arguments import (
+    Array,
+    check_array,
+    check_fits,
+    dense,
+    element_strides,
+    overlaps,
+    usable,
+)
 from polyfuse.runtime.cpu.memory import Arena
+from polyfuse.runtime.cuda.arguments import DeviceView
+from polyfuse.runtime.cuda.driver import Driver
+from polyfuse.runtime.cuda.executable import CudaExecutable
+from polyfuse.runtime.cuda.open import open_driver
 
 _SELF = "polyfuse_library"
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """The operator of a library that `export` wrote, as a function of arrays.
+    """The operator that `export` wrote, as a function of arrays: of a library, or a description for a GPU.
 
-    Raises ToolchainError PF765 for a file that is no such library.
+    Raises ToolchainError PF765 for a file that is none of these, DeviceError PF740 or PF741 without the GPU
+    that a description needs, PF781 for machine code of another one.
     """
     file = Path(path)
-    if file.suffix == ".json":
-        from polyfuse.driver.loaded_grids import load_grids  # only where there are kernels on a GPU
+    return _grids(file) if file.suffix == ".json" else _library(file)
 
-        return load_grids(file)
+
+def _library(file: Path) -> LoadedLibrary:
     try:
         library = _opened(file.resolve(strict=True))
         text = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(library, _SELF))).value
     except (OSError, ValueError) as e:
-        raise no_library(file, str(e)) from None
+        raise _no_library(file, str(e)) from None
     about = json.loads(text or b"{}")
-    require_format(file, about)
+    _require_format(file, about)
     return LoadedLibrary(file, library, about)
 
 
-def require_format(file: Path, about: Mapping[str, Any]) -> None:
+def _require_format(file: Path, about: Mapping[str, Any]) -> None:
     """Raises ToolchainError PF765 for what another polyfuse has written in another way."""
     if about.get("polyfuse") != FORMAT:
-        raise no_library(file, f"it was written by polyfuse {about.get('version')}, in another format")
+        raise _no_library(file, f"it was written by polyfuse {about.get('version')}, in another format")
 
 
 def _opened(file: Path) -> ctypes.CDLL:
@@ -61,7 +80,7 @@ def _opened(file: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(link))
 
 
-def no_library(file: Path, why: str) -> ToolchainError:
+def _no_library(file: Path, why: str) -> ToolchainError:
     """What is said of a file that cannot be loaded."""
     hint = "pf.export(f, path) writes one, for processors like that of the machine it runs on"
     return ToolchainError(f"'{file}' is no library of an operator: {why}", code="PF765", hint=hint)
@@ -85,13 +104,13 @@ class Loaded(ABC):
         self._graph = TensorGraph(
             about["name"],
             tuple(about["sizes"]),
-            tuple(map(constraint, about["constraints"])),
+            tuple(map(_constraint, about["constraints"])),
             (*inputs, *results),
             (),
             tuple(t.name for t in inputs),
             tuple(t.name for t in results),
             size_parameters=tuple(
-                SizeParameter(n, None if e is None else index(e)) for n, e in about["parameters"]
+                SizeParameter(n, None if e is None else _index(e)) for n, e in about["parameters"]
             ),
         )
         self._inputs, self._results = inputs, results
@@ -218,22 +237,170 @@ def _shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _tensor(about: Mapping[str, Any]) -> Tensor:
-    shape = tuple(map(index, about["shape"]))
+    shape = tuple(map(_index, about["shape"]))
     dtype, role = BY_NAME[about["dtype"]], Role(about["role"])
     return Tensor(about["name"], dtype, shape, role, default=about.get("default"))
 
 
-def constraint(about: Sequence[Any]) -> Constraint:
+def _constraint(about: Sequence[Any]) -> Constraint:
     """A condition of sizes from JSON."""
     op, left, right = about
-    return Constraint(op, index(left), index(right))
+    return Constraint(op, _index(left), _index(right))
 
 
-def index(e: Any) -> IndexExpr:
+def _index(e: Any) -> IndexExpr:
     """An index expression from JSON."""
     if isinstance(e, int):
         return IConst(e)
     if isinstance(e, str):
         return ISize(e)
     op, left, right = e
-    return IBin(op, index(left), index(right))
+    return IBin(op, _index(left), _index(right))
+
+
+# --- machine code of a GPU -------------------------------------------------------------------------------
+
+
+MOST_SIZES = 512
+"""Choices of sizes that a function remembers launches for."""
+
+
+def _grids(file: Path) -> LoadedGrids:
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        cubins = {v["cubin"]: file.with_name(v["cubin"]).read_bytes() for v in about["variants"]}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise _no_library(file, str(e)) from None
+    _require_format(file, about)
+    driver = open_driver()
+    _require_arch(file, about["arch"], driver)
+    return LoadedGrids(file, about, cubins, driver)
+
+
+def _require_arch(file: Path, made_for: str, driver: Driver) -> None:
+    """Machine code runs on GPUs of its major version, from its minor one on."""
+    major, minor = driver.properties.capability
+    number = int("".join(c for c in made_for if c.isdigit()))
+    if number // 10 != major or number % 10 > minor:
+        message = f"'{file}' has machine code for {made_for}, and this GPU is {driver.properties.arch}"
+        hint = f"export it for this one: Options(device='{driver.properties.arch}')"
+        raise DeviceError(message, code="PF781", hint=hint)
+
+
+@dataclass
+class _Variant:
+    """Kernels for a region of sizes. `executable` is at the sizes that came first."""
+
+    fixed: Mapping[str, int]
+    conditions: tuple[Constraint, ...]
+    strided: frozenset[str]
+    plan: GridPlan
+    cubin: bytes
+    executable: CudaExecutable | None = field(default=None, repr=False)
+
+    def has(self, sizes: Mapping[str, int], strided: frozenset[str]) -> bool:
+        """Is a call with these sizes, and inputs of any strides, one of its own?"""
+        known = all(sizes[n] == v for n, v in self.fixed.items()) and strided <= self.strided
+        return known and all(holds(c, sizes) for c in self.conditions)
+
+    def at(self, sizes: Mapping[str, int], driver: Driver) -> CudaExecutable:
+        """Its kernels at these sizes."""
+        mine = {n: sizes[n] for n in self.plan.sizes}
+        if self.executable is None:
+            self.executable = CudaExecutable(CudaCode("", self.plan, ()), self.cubin, mine, driver)
+        return self.executable if self.executable.sizes == mine else self.executable.at(mine)
+
+
+class LoadedGrids(Loaded):
+    """One for a GPU."""
+
+    def __init__(
+        self, path: Path, about: Mapping[str, Any], cubins: Mapping[str, bytes], driver: Driver
+    ) -> None:
+        super().__init__(path, about, [v["about"] for v in about["variants"]])
+        self._driver = driver
+        self._variants = [_variant(v, cubins) for v in about["variants"]]
+        self._executables: dict[object, CudaExecutable] = {}
+
+    def set_threads(self, threads: int) -> int:
+        return 1
+
+    def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
+        named: dict[str, Any] = {n: kwargs[n] for n in kwargs if n in self._graph.sizes}
+        given = given_on_gpu(self._given(args, kwargs))
+        sizes = bind_sizes(self._graph, {n: np.shape(v) for n, v in given.values.items()}, named)
+        for t in self._inputs:
+            view = given.values[t.name]
+            if isinstance(view, DeviceView):
+                check_fits(t, view.dtype, view.shape, sizes)
+        executable = self._executable(sizes, _strided(given.values))
+        call = GpuCallMemory(self._instance(executable, sizes), given, out)
+        call.begin()
+        executable.run(call.arrays)
+        for store in call.finish:
+            store()
+        return call.results()
+
+    def _executable(self, sizes: Mapping[str, int], strided: frozenset[str]) -> CudaExecutable:
+        key = (tuple(sizes.items()), strided)
+        if key not in self._executables:
+            check_constraints(self._graph, sizes)
+            variant = next((v for v in self._variants if v.has(sizes, strided)), None)
+            if variant is None:
+                raise self._no_kernels(sizes)
+            if len(self._executables) >= MOST_SIZES:
+                self._executables.clear()
+            self._executables[key] = variant.at(sizes, self._driver)
+        return self._executables[key]
+
+    def _instance(self, executable: CudaExecutable, sizes: Mapping[str, int]) -> Instance:
+        built: Any = SimpleNamespace(executable=executable)
+        none: Any = None
+        outputs = tuple((t, tuple(evaluate(e, sizes) for e in t.shape)) for t in self._results)
+        in_place = tuple((b.name, b.alias) for b in executable.plan.buffers if b.alias is not None)
+        return Instance(built, self._inputs, outputs, in_place, sizes, {}, none)
+
+
+def _strided(values: Mapping[str, Any]) -> frozenset[str]:
+    """Arrays on the device whose strides kernels have to take; host memory becomes dense on its way there."""
+    views = {n: v for n, v in values.items() if isinstance(v, DeviceView)}
+    return frozenset(n for n, v in views.items() if not v.dense)
+
+
+def _variant(about: Mapping[str, Any], cubins: Mapping[str, bytes]) -> _Variant:
+    plan = GridPlan(
+        tuple(map(_buffer, about["buffers"])),
+        tuple(map(_launch, about["launches"])),
+        tuple((n, nbytes) for n, nbytes in about["alignment"]),
+        tuple(about["open"]),
+        tuple(about["copied"]),
+    )
+    conditions = tuple(map(_constraint, about["conditions"]))
+    return _Variant(about["sizes"], conditions, frozenset(about["strided"]), plan, cubins[about["cubin"]])
+
+
+def _buffer(about: Mapping[str, Any]) -> PlanBuffer:
+    shape, live = tuple(map(_index, about["shape"])), about["live"]
+    return PlanBuffer(
+        about["name"],
+        BY_NAME[about["dtype"]],
+        shape,
+        Kind(about["kind"]),
+        about["strided"],
+        about["alias"],
+        live and tuple(live),
+    )
+
+
+def _launch(about: Mapping[str, Any]) -> GridLaunch:
+    x, y = about["threads"]
+    return GridLaunch(
+        about["function"],
+        about["kernel"],
+        _index(about["blocks"]),
+        (x, y),
+        about["shared"],
+        tuple(Argument(Passing(how), name, dim) for how, name, dim in about["arguments"]),
+        about["cooperative"],
+        about["dynamic"],
+    )

@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "codegen.transforms",
         "codegen.common_passes",
         "codegen.cpu",
+        "codegen.interface",
         "poly.ast_build",
         "poly.barriers",
     },

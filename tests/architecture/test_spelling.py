@@ -34,7 +34,8 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.codegen.math.headers": (1, C_TEXT),
     "polyfuse.codegen.math.prelude": (1, C_TEXT),
     "polyfuse.codegen.math.prelude_cuda": (3, C_TEXT),
-    "polyfuse.codegen.cpu.exported": (2, C_TEXT),
+    "polyfuse.codegen.cpu.exported": (1, C_TEXT),
+    "polyfuse.codegen.interface": (1, C_TEXT),
     "polyfuse.codegen.decisions": (2, SHOWN),
     "polyfuse.ir.cpu_core": (1, INPUT),  # names of passes that are switched off
     "polyfuse.codegen.passes": (1, INPUT),  # `POLYFUSE_DISABLE` names passes, or their family

@@ -18,7 +18,7 @@ from gpu_stand_ins import EmulatingDriver, Torch, tensor, use
 import polyfuse as pf
 from polyfuse.codegen.cuda import multi_kernel
 from polyfuse.diagnostics import DeviceError
-from polyfuse.driver import export_cuda, loaded_grids
+from polyfuse.driver import export, loaded
 from polyfuse.runtime.cuda.compiler import Cubin
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,9 +42,9 @@ def whole(*shape: int, dtype: Any = np.float32) -> Array:
 def driver(monkeypatch: pytest.MonkeyPatch) -> EmulatingDriver:
     found = use(monkeypatch)
     monkeypatch.setattr(
-        export_cuda, "compile_cuda", lambda source, *_, **__: Cubin(source.encode(), "", {}, "", "none")
+        export, "compile_cuda", lambda source, *_, **__: Cubin(source.encode(), "", {}, "", "none")
     )
-    monkeypatch.setattr(loaded_grids, "open_driver", lambda: found)
+    monkeypatch.setattr(loaded, "open_driver", lambda: found)
     return found
 
 

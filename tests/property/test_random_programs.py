@@ -81,3 +81,9 @@ def has_contraction(seed: int) -> bool:
 @pytest.mark.parametrize("group", MORE_GROUPS)
 def test_fused_and_unfused_agree_on_many(group: int) -> None:
     check_group(group)
+
+
+@pytest.mark.parametrize("seed", [381, 641, 795, 1175])
+def test_tensors_of_16_bits_in_programs_of_64_are_cast(seed: int) -> None:
+    p = random_program(seed)
+    instantiate(parse_text(p.text), p.op)

@@ -393,7 +393,8 @@ class _Places:
     @property
     def end(self) -> str:
         """Bytes of the workspace."""
-        return " + ".join([str(self._start), *map(self._room, self._own)]).removeprefix("0 + ")
+        first = [str(self._start)] if self._start or not self._own else []
+        return " + ".join([*first, *map(self._room, self._own)])
 
     def declared(self) -> Iterator[str]:
         """Offsets of all buffers."""
