@@ -61,6 +61,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rehearse", action="store_true", help="in the emulator, even if there is a GPU")
     parser.add_argument("--target", choices=["cuda", "emulate"], help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first of random programs (0)")
     parser.add_argument("--rounds", type=int, default=31, metavar="N", help="turns of each contender (31)")
     parser.add_argument("--workers", type=int, default=min(MOST_WORKERS, os.cpu_count() or 1), metavar="N")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: build/gpu-results")
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             () if chosen.only_ours else tuple(chosen.peers),
             facts["device"],
             scratch,
+            chosen.seed,
         )
         return run(parts, job, Setting(record.folder, search, deadline), record, tuple(chosen.beside))
 

@@ -15,7 +15,7 @@ class Job:
     quick: few items at small sizes.  only: items whose name contains one of these.  workers: processes that
     compare with the reference, or compile, at a time.  rounds: turns of each contender in a benchmark.
     peers: whom polyfuse is timed beside.  device: its name.  scratch: a folder of this run, with caches that
-    nobody filled before, and what was compiled ahead of the items.
+    nobody filled before, and what was compiled ahead of the items.  seed: that random programs begin with.
     """
 
     target: str
@@ -26,6 +26,7 @@ class Job:
     peers: tuple[str, ...] = ()
     device: str | None = None
     scratch: str | None = None
+    seed: int = 0
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))

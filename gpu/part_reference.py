@@ -44,9 +44,11 @@ def items(job: Job) -> list[str]:
     counts["kinds"] = helpers.kind_count(QUICK_SEEDS if job.quick else SEEDS)
     if importlib.util.find_spec("scipy"):  # cases say with it what is expected
         counts |= {"stdlib": helpers.stdlib_count(), "examples": helpers.example_count()}
+    first = {"random": job.seed, "kinds": helpers.kind_count(job.seed)}
     found = []
     for kind in KINDS:
-        groups = [(a, min(a + together, counts[kind])) for a in range(0, counts.get(kind, 0), together)]
+        begin, end = first.get(kind, 0), first.get(kind, 0) + counts.get(kind, 0)
+        groups = [(a, min(a + together, end)) for a in range(begin, end, together)]
         found += [f"{kind} {a}-{b - 1}" for a, b in (groups[:QUICK_GROUPS] if job.quick else groups)]
     return job.selected(found)
 

@@ -29,7 +29,7 @@ def _helpers() -> Any:
 
 def items(job: Job) -> list[str]:
     """Operators of the library, then random programs."""
-    return job.selected(_helpers().sizes_items(QUICK_SEEDS if job.quick else SEEDS))
+    return job.selected(_helpers().sizes_items(job.seed, QUICK_SEEDS if job.quick else SEEDS))
 
 
 def run(item: str, job: Job) -> Mapping[str, Any]:

@@ -70,12 +70,12 @@ class Sizes:
         return round(median(self.short_us), 1) if self.short_us else None
 
 
-def sizes_items(seeds: int) -> list[str]:
+def sizes_items(first: int, seeds: int) -> list[str]:
     """What can be checked: operators of the library, so many programs of each kind and of the language."""
     known = [op for op in OPERATORS if op in pf.stdlib.ops]
     return [
         *(f"stdlib {op}" for op in known),
-        *(f"{kind} {seed}" for seed in range(seeds) for kind in (*KINDS, "programs")),
+        *(f"{kind} {seed}" for seed in range(first, first + seeds) for kind in (*KINDS, "programs")),
     ]
 
 
