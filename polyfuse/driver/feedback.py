@@ -46,11 +46,8 @@ from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers.clustering.clusters import cut_off, search_of
 from polyfuse.layers.clustering.join import Joined, Piece, join
 from polyfuse.layers.clustering.search import PlanSearch, bits, union
-from polyfuse.layers.contractions.contraction import contraction_of
-from polyfuse.layers.contractions.factors import usual_sizes
 from polyfuse.layers.fusion.micro_graphs import bound_together
 from polyfuse.layers.graph.reindex.collapse import collapse
-from polyfuse.poly.model.domains import specialize
 from polyfuse.poly.scheduling.isl_scheduler import ScheduleTimeout
 from polyfuse.runtime.machine.stopwatch import TooLarge, seconds_of_run
 
@@ -302,7 +299,7 @@ class ByModel:
 
     def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
         machine, ways = machine_of(self.target), fewer_layers(piece, passes)
-        if isinstance(machine, Device) or piece.graph.sizes or not ways:
+        if isinstance(machine, Device) or not ways:
             return {}
         spent = seconds_of(piece.kernels, machine)
         well = WELL * least_s(piece.graph, machine) + WORTH_S
@@ -367,7 +364,7 @@ def least_s(graph: TensorGraph, machine: CpuDevice) -> float:
 def fewer_layers(piece: Piece, passes: Passes) -> dict[str, Passes]:
     """The same without layer II, without layer I, and without both; large clusters without both alone."""
     count = len(piece.graph.statements)
-    if not 2 <= count <= MOST_UNFUSED:
+    if piece.graph.sizes or not 2 <= count <= MOST_UNFUSED:
         return {}
     ways = {
         "layer I alone": replace(passes, stitching=None),
@@ -576,8 +573,6 @@ def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) 
     """A cluster's kernels by fewer layers, where the judge finds these faster than the best that fusion gave;
     `piece` is how all layers make it."""
     judge = judge_of(passes)
-    if piece.graph.sizes:
-        return _as_at_usual_sizes(piece, passes, lessons)
     rivals = judge.rivals(piece, passes) if judge else {}
     if judge is None or not rivals:
         return None
@@ -603,23 +598,6 @@ def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) 
     lessons.keep(_key(graph, passes), KEPT)  # whatever was found out about its parts
     note = f"{name} is faster: {microseconds(least)}, fused {microseconds(fused)}"
     return found.told(note)
-
-
-def _as_at_usual_sizes(piece: Piece, passes: Passes, lessons: Lessons) -> Fewer | None:
-    """A cluster with open sizes and tiles by the layers that are the fastest at usual sizes."""
-    graph, core = piece.graph, (passes.knobs or CpuKnobs()).on
-    tiled = any(contraction_of(graph, s, core) for s in graph.statements)
-    if not isinstance(passes.target, CpuTarget) or not tiled:
-        return None
-    usual = specialize(graph, usual_sizes(graph))
-    key = _key(usual, passes) + FEWER
-    if (lesson := lessons.recall(key)) is None:
-        with suppress(ScheduleError):
-            made = lower_piece(usual, passes)
-            less_fused(made[0], _candidate(usual, [made]), passes, lessons)
-        lesson = lessons.recall(key)
-    by = fewer_layers(piece, passes).get(lesson or KEPT)
-    return None if by is None else _by_fewer(graph, by, lessons).told(f"{lesson} is faster at usual sizes")
 
 
 def _by_fewer(graph: TensorGraph, passes: Passes, lessons: Lessons) -> Fewer:

@@ -17,10 +17,11 @@ from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.rename import Names, canonical
 from polyfuse.ir.schedule_tree import ScheduledGraph
-from polyfuse.ir.target import Target
+from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering, cut_off
 from polyfuse.layers.clustering.join import Piece, join
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.graph.one_pass.online import online_forms
 from polyfuse.layers.graph.reindex.collapse import collapse
@@ -115,7 +116,7 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
     """One cluster by the layers given. Raises ScheduleError PF5xx."""
     passed, forms = in_one_pass(graph, passes)
-    scheduled = schedule(passed, passes.fusion)
+    scheduled = schedule(passed, passes)
     kernels, decisions = cluster_kernels(scheduled, passes)
     copied, in_place = entry_copies(kernels)
     return Piece(graph, scheduled, kernels, copied), (*forms, *scheduled.decisions, *decisions, *in_place)
@@ -146,6 +147,20 @@ def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGr
     return kernels, (*decisions, *more)
 
 
-def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
+def schedule(graph: TensorGraph, passes: Passes) -> ScheduledGraph:
     """Layer I, or the identity schedule without it."""
-    return fusion.schedule(graph) if fusion else identity_schedule(graph)
+    fusion = passes.fusion
+    if fusion is None:
+        return identity_schedule(graph)
+    if not fusion.rematerialise or not _has_open_tiles(graph, passes):
+        return fusion.schedule(graph)
+    why = "tiles of open sizes read what is stored; what is computed again has to be copied for them"
+    return replace(fusion, rematerialise=False).schedule(
+        graph, (Decision("rematerialise", graph.name, False, why),)
+    )
+
+
+def _has_open_tiles(graph: TensorGraph, passes: Passes) -> bool:
+    """Has it contractions in tiles of a CPU whose sizes are open?"""
+    on_cpu = isinstance(passes.target, CpuTarget) and bool(graph.sizes)
+    return on_cpu and any(contraction_of(graph, s, passes.knobs.on) for s in graph.statements)
