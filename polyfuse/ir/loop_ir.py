@@ -235,8 +235,8 @@ class RegisterTile:
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
     `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
-    iteration of the first `parts` loops has a sum of its own, and these are added.  `within`: of rows and of
-    lanes there may be fewer than a tile has, so many; beyond them the last one is read again.
+    iteration of the first `parts` loops has a sum of its own, and these are added.  `ends`: rows and lanes
+    from there on are not used; what they read exists where they are `held`, else the last one before is read.
     """
 
     name: str
@@ -251,7 +251,8 @@ class RegisterTile:
     right: Read
     parts: int = 0
     term: Term = "product"
-    within: tuple[IndexExpr | None, IndexExpr | None] = (None, None)
+    ends: tuple[IndexExpr | None, IndexExpr | None] = (None, None)
+    held: tuple[bool, bool] = (True, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +524,7 @@ def _format(node: Node, indent: str) -> str:
             left, right = format_expr(node.left), format_expr(node.right)
             factors = _TERMS[node.term].format(left, right)
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
-            ends = zip((row, lane), node.within, strict=True)
+            ends = zip((row, lane), node.ends, strict=True)
             at += "".join(f", {v} up to {e}" for v, e in ends if e is not None)
             return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
         case TransposedTile(name, dtype, buffer, indices, row, rows, lane, lanes):

@@ -173,7 +173,7 @@ class LoopVerifier:
 
     def _tile(self, n: RegisterTile) -> None:
         (row, first_row), (lane, first_lane) = n.start
-        for e in (first_row, first_lane, *(e for e in n.within if e is not None)):
+        for e in (first_row, first_lane, *(e for e in n.ends if e is not None)):
             self._index(e)
         if n.rows <= 0 or n.lanes <= 0 or n.parts > len(n.loops):
             raise self.broken(f"the tile {n.name} has no elements")

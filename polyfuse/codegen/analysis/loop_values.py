@@ -417,9 +417,9 @@ class LoopProgram:
         depth += 2
         self.line("tt = 0", depth)
         self.own |= {"tile_row", "tile_lane"}
-        for name, begin, k, end in (("row", row, "tr", n.within[0]), ("lane", lane, "tl", n.within[1])):
+        for name, begin, k, side in (("row", row, "tr", 0), ("lane", lane, "tl", 1)):
             self.line(f"i_tile_{name} = i_{begin} + {k}", depth)
-            if end is not None:
+            if (end := n.ends[side]) is not None and not n.held[side]:
                 self.line(f"i_tile_{name} = min(i_tile_{name}, {self.index(end)} - 1)", depth)
         inner = depth
         for x in n.loops:

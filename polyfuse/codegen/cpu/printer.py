@@ -19,7 +19,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from math import prod
 from typing import assert_never
 
@@ -48,61 +48,93 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     """The statements of a tile; `gathered` lanes of the right operand are apart in memory."""
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
-    size, i1 = node.lanes * node.dtype.bytes, indent + "  "
-    widest = min(WIDEST, 1 << size.bit_length() - 1)
     lines = [
         f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
         f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts else ''};",
         f"{indent}{{",
+    ]
+    if node.ends == (None, None):
+        return [*lines, *_sums(printer, node, _Part(node.rows, node.lanes, gathered), indent), f"{indent}}}"]
+    return [*lines, *_parts(printer, node, gathered, indent + "  "), f"{indent}}}"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """So many rows and lanes of a tile, from the first ones on; `ends`: the last of them may not exist."""
+
+    rows: int
+    lanes: int
+    gathered: bool
+    ends: bool = False
+
+
+def _parts(printer: Printer, node: RegisterTile, gathered: bool, indent: str) -> list[str]:
+    """A tile of which fewer rows and lanes may be used: all of it, or the smallest part that has them."""
+    name, sides = scalar_name(node.name), (("rows", node.rows), ("lanes", node.lanes))
+    lines, whole = [], []
+    for (what, count), (first, _), end in zip(sides, node.start, node.ends, strict=True):
+        if end is not None:
+            lines.append(f"{indent}const pf_i64 {name}_{what} = {printer.index(end)} - {first};")
+            whole.append(f"{name}_{what} >= {count}")
+    lines.append(f"{indent}if ({' && '.join(whole)}) {{")
+    lines += _sums(printer, node, _Part(node.rows, node.lanes, gathered), indent)
+    rows = _fewer(node.rows, 1) if node.ends[0] is not None else [node.rows]
+    lanes = _fewer(node.lanes, WIDEST // node.dtype.bytes) if node.ends[1] is not None else [node.lanes]
+    for n in lanes:
+        for r in rows:
+            found = [
+                *([f"{name}_rows <= {r}"] * (r < node.rows)),
+                *([f"{name}_lanes <= {n}"] * (n < node.lanes)),
+            ]
+            condition = f"if ({' && '.join(found)}) " if found else ""
+            lines.append(f"{indent}}} else {condition}{{")
+            lines += _sums(printer, node, _Part(r, n, gathered, ends=True), indent)
+    return [*lines, f"{indent}}}"]
+
+
+def _fewer(count: int, unit: int) -> list[int]:
+    """Rows or lanes of smaller and smaller parts, the smallest first: each has half of the one after it, in
+    units."""
+    found = [count]
+    while found[0] > 2 * unit or found[0] == 2 * unit > 2:
+        found.insert(0, -(-found[0] // 2 // unit) * unit)
+    return found
+
+
+def _sums(printer: Printer, node: RegisterTile, part: _Part, indent: str) -> list[str]:
+    """The loops of a part of a tile."""
+    name, c = scalar_name(node.name), node.dtype.c_name
+    size, i1 = part.lanes * node.dtype.bytes, indent + "  "
+    widest = min(WIDEST, 1 << size.bit_length() - 1)
+    lines = [
         f"{i1}enum {{ {name}_bytes = {widest} < PF_VECTOR ? {widest} : PF_VECTOR,"
         f" {name}_vectors = ({size} + {name}_bytes - 1) / {name}_bytes,"
-        f" {name}_last = {node.lanes} - {name}_bytes / {node.dtype.bytes} }};",
+        f" {name}_last = {part.lanes} - {name}_bytes / {node.dtype.bytes} }};",
         f"{i1}typedef {c} {name}_vector __attribute__((vector_size({name}_bytes)));",
         f"{i1}typedef {c} {name}_memory"
         f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
     ]
-    if node.within == (None, None):
-        return [*lines, *_sums(printer, node, indent, gathered), f"{indent}}}"]
-    rows, lanes = node.within
-    known = ((row, node.rows, rows), (lane, node.lanes, lanes))
-    whole = [f"{first} + {count} <= {printer.index(e)}" for first, count, e in known if e is not None]
-    return [
-        *lines,
-        f"{i1}if ({' && '.join(whole)}) {{",
-        *_sums(printer, replace(node, within=(None, None)), i1, gathered),
-        f"{i1}}} else {{",
-        *_sums(printer, node, i1, gathered),
-        f"{i1}}}",
-        f"{indent}}}",
-    ]
-
-
-def _sums(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
-    """The loops of a tile; where it may end earlier each element is looked for."""
-    name, c = scalar_name(node.name), node.dtype.c_name
-    gathered = gathered or node.within[1] is not None
     loops = [
         f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
         for x in node.loops
     ]
     i2 = indent + "  " * (1 + len(loops))
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
-    summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
-    rows = f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)"
+    summed = [f"{name}_vector {name}_acc[{part.rows}][{name}_vectors] = {{}};"]
+    rows = f"{_UNROLL} for (int k = 0; k < {part.rows}; ++k)"
     place = f"*(({name}_memory*)({name} + {node.lanes} * k + {_offset(node)}))"
     stores = [rows, f"  {each} {place} = {name}_acc[k][v];"]
     if node.parts:  # what two vectors have is added once
         stores = [rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
-    lines = []
-    short = 0 if gathered else _short(node)
+    short = 0 if part.gathered else _short(node)
     marks = ["PF_ROLLED"] * (len(loops) - node.parts - short) + ["PF_UNROLLED"] * short
     marked = [f"{mark} {x}" for mark, x in zip(marks, loops[node.parts :], strict=True)]
     for k, text in enumerate([*loops[: node.parts], *summed, *marked]):
         lines.append(indent + "  " * (1 + k - (k > node.parts)) + text)
-    lines += _right(printer, node, i2 + "  ", gathered)
-    for k in range(node.rows):
-        left = printer.expr(_at(node.left, node.row, _place(node, 0, k)))
+    lines += _right(printer, node, part, i2 + "  ")
+    for k in range(part.rows):
+        left = printer.expr(_at(node.left, node.row, _place(node, part, 0, k)))
         added = _added(printer, node, name, k)
         added = f"{{ {added} PF_HELD({name}_acc[{k}][v]); }}" if short else added
         lines.append(f"{i2}  {{ const {c} q = {left}; {each} {added} }}")
@@ -111,11 +143,13 @@ def _sums(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> 
     return [*lines, *ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
 
 
-def _place(node: RegisterTile, side: int, k: IndexLike) -> IndexExpr:
-    """Which row or lane is the one of this number in a tile: the last where there are fewer."""
-    (first, _), end = node.start[side], node.within[side]
+def _place(node: RegisterTile, part: _Part, side: int, k: IndexLike) -> IndexExpr:
+    """Which row or lane is the one of this number in a tile: the last of those that are used, at most."""
+    (first, _), end = node.start[side], node.ends[side]
     place = binary("+", IVar(first), k)
-    return place if end is None else binary("min", place, binary("-", end, 1))
+    if not part.ends or end is None or node.held[side]:
+        return place
+    return binary("min", place, binary("-", end, 1))
 
 
 def _short(node: RegisterTile) -> int:
@@ -143,21 +177,30 @@ def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
             assert_never(node.term)
 
 
-def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
-    """The lanes of one step, as vectors."""
+def _right(printer: Printer, node: RegisterTile, part: _Part, indent: str) -> list[str]:
+    """The lanes of one step, as vectors; those that may not exist are loaded under a mask."""
     name, (_, (lane, _first)) = scalar_name(node.name), node.start
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
-    lines = []
-    if gathered:
-        element = printer.expr(_at(node.right, node.lane, _place(node, 1, IVar("l"))))
-        lines.append(f"{indent}{node.dtype.c_name} {name}_lanes[{node.lanes}];")
-        lines.append(f"{indent}for (int l = 0; l < {node.lanes}; ++l) {name}_lanes[l] = {element};")
-        source = f"{name}_lanes"
-    else:
-        source = f"&{printer.expr(_at(node.right, node.lane, IVar(lane)))}"
+    size, c, lanes = node.dtype.bytes, node.dtype.c_name, f"{name}_step"
+    masked = part.ends and node.ends[1] is not None and not node.held[1]
+    copied = f"{indent}for (int l = 0; l < {part.lanes}; ++l) {lanes}[l] = "
+    copied += f"{printer.expr(_at(node.right, node.lane, _place(node, part, 1, IVar('l'))))};"
+    lines, source = [], f"&{printer.expr(_at(node.right, node.lane, IVar(lane)))}"
+    if part.gathered or masked:
+        room = -(-part.lanes * size // WIDEST) * WIDEST if masked else part.lanes * size
+        lines.append(f"{indent}{c} {lanes}[{room // size}];")
+        if masked and not part.gathered:
+            used = f"{name}_lanes < {part.lanes} ? (int){name}_lanes : {part.lanes}"
+            lines += [
+                "#ifdef PF_MASKS",
+                f"{indent}pf_take({lanes}, {source}, ({used}) * {size}, {room});",
+                "#else",
+            ]
+        lines += [copied, *["#endif"] * (masked and not part.gathered)]
+        source = lanes
     return [
         *lines,
-        f"{indent}const {node.dtype.c_name}* const {name}_from = {source};",
+        f"{indent}const {c}* const {name}_from = {source};",
         f"{indent}{name}_vector {name}_right[{name}_vectors];",
         f"{indent}{each} {name}_right[v] = *(const {name}_memory*)({name}_from + {_offset(node)});",
     ]

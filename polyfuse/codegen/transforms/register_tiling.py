@@ -14,8 +14,8 @@ A tile of rows and columns is summed in registers.
 A tile is always computed whole, with loops that compilers unroll.  Where the last one has fewer rows or
 columns than others, what is computed beyond them is not used; it is read from memory that exists:
 from a dim of the operand that is as long as the tile, or from a tile that begins earlier, so that it ends
-with the tensor. Where sizes are open, a tensor may be shorter than a tile, which then reads its last row or
-column again (`RegisterTile.within`).
+with the tensor. Where sizes are open, a tensor may be shorter than a tile, which then says where it ends
+(`RegisterTile.ends`): fewer rows and columns are computed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from polyfuse.ir.contraction import Term, factors_of, term_of
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import flat, interval, linear, size_ranges
+from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import (
     Block,
     For,
@@ -216,13 +216,14 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         rows,
         nest.lane.var,
         lanes,
-        ((row, starts[0][0]), (lane, starts[1][0])),
+        ((row, starts[0].start), (lane, starts[1].start)),
         nest.over,
         left,
         right,
         _parts(nest),
         _term(nest),
-        (starts[0][1], starts[1][1]),
+        (starts[0].end, starts[1].end),
+        (starts[0].held, starts[1].held),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
@@ -282,21 +283,29 @@ def _affine(read: Read) -> tuple[IndexExpr, ...]:
     return tuple(i for i in read.indices if not isinstance(i, EXPR_TYPES))
 
 
-def _start(
-    kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read
-) -> tuple[IndexExpr, IndexExpr | None] | None:
-    """Where a tile of `length` begins, so that all it reads exists, and of how many rows or lanes, if these
-    may be fewer; None if nothing is known to do."""
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Where the rows or lanes of a tile begin; where they end, if these may be fewer; `held`: is there memory
+    for more?"""
+
+    start: IndexExpr
+    end: IndexExpr | None = None
+    held: bool = True
+
+
+def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) -> _Side | None:
+    """Where a tile of `length` begins, so that all it reads exists; None if nothing is known to do."""
+    full = binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length
     if (_held(kernel, loop, read) or 0) >= length:
-        return loop.lower, None
-    if binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length:
-        return loop.lower, None
+        return _Side(loop.lower, loop.upper if sizes(loop.upper) and not full else None)
+    if full:
+        return _Side(loop.lower)
     span = span_of(kernel, nest.update, loop.var)
     if span is None or (isinstance(span, IConst) and span.value < length):
         return None
-    start = binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length)))
-    found = interval(span, size_ranges(kernel.graph))
-    return start, span if found is None or found[0] < length else None
+    if not isinstance(span, IConst):
+        return _Side(loop.lower, loop.upper, held=False)
+    return _Side(binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length))))
 
 
 def span_of(kernel: Kernel, update: Update, var: str) -> IndexExpr | None:

@@ -153,8 +153,10 @@ def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
         known: dict[str, IndexExpr] = {n: IConst(v) for n, v in usual_sizes(graph).items()}
         left, right = (map_expr(e, _same, lambda i: substitute(i, sizes=known)) for e in (p.left, p.right))
         found = measures(*at_usual_sizes(graph, s), replace(p, left=left, right=right))
-        # Each of few must be shared out as well.
-        return replace(found, outer=prod(n for d, n in extents_of(s).items() if d in p.outer and n))
+        known_lengths = extents_of(s)
+        # Each of few outer points must be shared out as well.
+        outer = prod(known_lengths[d] or 1 for d in p.outer)
+        return replace(found, outer=outer, open=(not known_lengths[p.row], not known_lengths[p.column]))
     of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column)

@@ -126,6 +126,8 @@ STREAMED_STEPS, STREAMED_BYTES, MOST_ADDED = 8, 2048, 1024
 FOLLOWED = 16
 # A factor that lies across memory is copied by all workers if so many tiles read it.
 FEWEST_READERS = 4
+# Of a tile that ends where an open number of rows or columns does, what is computed in vain.
+UNUSED = 1 / 4
 # Cycles to add a vector of a tile to the result, and to wait for a short piece of a row of the right factor
 # that memory brings.
 VISIT_CYCLES, PIECE_CYCLES = 6, 30
@@ -145,7 +147,8 @@ class Extents:
     along: both factors lie along what is summed, for so many steps (0: they do not).  halves: one of them is
     f16.  shared: so many of the outer points have one right factor.
     beside: the left factor lies along rows.  apart: bytes from one row of it to the next, where it is read in
-    place along what is summed (0: it is not).
+    place along what is summed (0: it is not).  open: rows and columns are numbers of which only a usual one
+    is known.
     """
 
     rows: int
@@ -161,6 +164,7 @@ class Extents:
     shared: int = 1
     apart: int = 0
     beside: bool = False
+    open: tuple[bool, bool] = (False, False)
 
     @property
     def once(self) -> bool:
@@ -290,7 +294,9 @@ def _across(x: Extents, core: Core, threads: int) -> TileShape:
         (_cycles(x, r, v, lanes, core), -r * v, r, v) for r, v in _candidates(x, lanes, core)
     )
     columns = vectors * lanes
-    if lanes < x.columns < columns:  # its vectors overlap, so that nothing beside it is read
+    if (
+        lanes < x.columns < columns and not x.open[1]
+    ):  # its vectors overlap, so that nothing beside it is read
         columns = x.columns
     tiles, wide = max(1, ceil(x.rows / rows)), max(1, ceil(x.columns / columns))
     most = max(1, min(wide, SEGMENT // (columns * x.itemsize)))
@@ -348,5 +354,11 @@ def _candidates(x: Extents, lanes: int, core: Core) -> Iterator[tuple[int, int]]
 
 def _cycles(x: Extents, rows: int, vectors: int, lanes: int, core: Core) -> float:
     """Of one core for all of a contraction in tiles of a shape."""
-    visits = ceil(x.rows / rows) * ceil(x.columns / (vectors * lanes)) * x.outer
+    down, across = _tiles_of(x.rows, rows, x.open[0]), _tiles_of(x.columns, vectors * lanes, x.open[1])
+    visits = down * across * x.outer
     return Tiles(rows, vectors * lanes, x.steps, visits, x.itemsize).cycles(core)
+
+
+def _tiles_of(length: int, size: int, open: bool) -> float:
+    """How many tiles so many rows or columns take; of an open number the last one is computed in part."""
+    return length / size + UNUSED if open else ceil(length / size)
