@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from polyfuse.autodiff.adjoint import Adjoint
 
 _LIMIT = 64  # terms
-_DEEP = 24
+_DEEP = 24  # definitions in one another
+_STEPS = 300  # nodes of expressions: a few definitions around what is asked for
 
 # A product of powers of atoms, by the texts of these; a sum of such.
 Monomial: TypeAlias = frozenset[tuple[object, int]]
@@ -52,10 +53,12 @@ class Vanish:
     def __init__(self, graph: TensorGraph, made: Adjoint) -> None:
         self.graph, self.made = graph, made
         self.facts = Facts(graph.constraints)
+        self.left = 0
 
     def __call__(self, e: Expr) -> bool:
         if isinstance(e, Const):
             return bool(e.value == 0)
+        self.left = _STEPS
         try:
             return not self._terms(e, {}, _DEEP)
         except _TooLarge:
@@ -63,13 +66,15 @@ class Vanish:
 
     def sum_of(self, e: Expr, dims: tuple[IterDim, ...]) -> bool:
         """Is it so of the sum over variables?"""
+        self.left = _STEPS
         try:
             return not self._sum(Statement("", "", dims, (), e, "sum"), {}, _DEEP)
         except _TooLarge:
             return False
 
     def _terms(self, e: Expr, at: Mapping[str, IndexExpr], depth: int) -> Terms:
-        if depth == 0:
+        self.left -= 1
+        if depth == 0 or self.left < 0:
             raise _TooLarge
         match e:
             case Const(value) if value == value and abs(value) != float("inf"):
