@@ -28,6 +28,7 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     depends_on,
     map_expr,
+    reads,
     statement_reads,
 )
 
@@ -58,6 +59,9 @@ class Vanish:
     def __call__(self, e: Expr) -> bool:
         if isinstance(e, Const):
             return bool(e.value == 0)
+        sums = {s.target for s in self.made.statements if s.reduction == "sum"}
+        if not any(r.tensor in sums for r in reads(e)):
+            return False  # gradients alone are anything
         self.left = _STEPS
         try:
             return not self._terms(e, {}, _DEEP)
@@ -83,11 +87,14 @@ class Vanish:
                 return _scaled(self._terms(x, at, depth), Fraction(-1))
             case Apply("add" | "sub" as op, (x, y)):
                 right = self._terms(y, at, depth)
+                self.left -= len(right)
                 return _added(
                     self._terms(x, at, depth), right if op == "add" else _scaled(right, Fraction(-1))
                 )
             case Apply("mul", (x, y)):
-                return _times(self._terms(x, at, depth), self._terms(y, at, depth))
+                left, right = self._terms(x, at, depth), self._terms(y, at, depth)
+                self.left -= len(left) * len(right)
+                return _times(left, right)
             case Apply("div", (x, y)):
                 return _times(self._terms(x, at, depth), self._inverse(y, at, depth))
             case Apply("pow", (x, Const(2.0))):
@@ -155,6 +162,7 @@ class Vanish:
         for m, c in self._terms(s.expr, inner, depth - 1).items():
             own = frozenset((a, n) for a, n in m if _variables(a) & changing)
             total = _added(total, _times({m - own: c}, self._over(own, ranges, tuple(names.values()))))
+            self.left -= len(m)
         return total
 
     def _over(self, body: Monomial, ranges: Ranges, bound: tuple[IVar, ...]) -> Terms:
