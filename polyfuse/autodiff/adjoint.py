@@ -73,6 +73,15 @@ class Share:
     at: Read
 
 
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A term, the variables that it is summed over, and what has to hold for the sum to count."""
+
+    left: tuple[IterDim, ...]
+    outside: tuple[Expr, ...]
+    value: Expr
+
+
 @dataclass
 class Adjoint:
     """The backward graph in the making: tensors and statements by the names of the forward graph's tensors.
@@ -293,17 +302,20 @@ class Adjoint:
             "zeros": ("sum", choice([zero], number(1.0, dtype))),
             "others": ("prod", Select(zero, number(1.0, dtype), s.expr, dtype)),
         }
-        found = []
-        for what, (how, value) in parts.items():
-            name = self.fresh(f"{s.target}_{what}")
-            self.tensors[name] = Tensor(name, dtype, self.graph.tensor(s.target).shape, Role.TEMP)
-            self.statements.append(Statement(name, name, s.dims, s.write, value, how))
-            found.append(Read(name, s.write, dtype))
-        zeros, others = found
-        none = [apply("eq", zeros, number(0.0, dtype))]
-        one = [apply("eq", zeros, number(1.0, dtype)), zero]
-        self._walk(s.expr, multiplied(seed, apply("div", others, s.expr)), none, s)
-        self._walk(s.expr, multiplied(seed, others), one, s)
+        zeros, others = (self._beside(s, what, value, how) for what, (how, value) in parts.items())
+        whole = multiplied(seed, others)
+        none = self._beside(s, "whole", choice([apply("eq", zeros, number(0.0, dtype))], whole))
+        one = self._beside(s, "rest", choice([apply("eq", zeros, number(1.0, dtype))], whole))
+        self._walk(s.expr, multiplied(apply("div", none, s.expr)), [_negated(zero)], s)
+        self._walk(s.expr, one, [zero], s)
+
+    def _beside(self, s: Statement, what: str, value: Expr, how: str | None = None) -> Read:
+        """An element of a tensor beside what a statement defines."""
+        name = self.fresh(f"{s.target}_{what}")
+        dims = s.dims if how else tuple(d for d in s.dims if not d.reduce)
+        self.tensors[name] = Tensor(name, value.dtype, self.graph.tensor(s.target).shape, Role.TEMP)
+        self.statements.append(Statement(name, name, dims, s.write, value, how))
+        return Read(name, s.write, value.dtype)
 
     # --- gradients of tensors ------------------------------------------------------------------------
 
@@ -418,20 +430,21 @@ class Adjoint:
     def _gathered(self, t: Tensor) -> tuple[tuple[IterDim, ...], list[Expr], list[Share]]:
         """The sum over instances for each share that can be solved, and the other shares."""
         dims = self._dims(t)
-        found: list[tuple[tuple[IterDim, ...], Expr]] = []
+        found: list[_Term] = []
         scattered: list[Share] = []
         for share in map(self._by_rows, _merged(self.shares.pop(t.name, []))):
             try:
                 found.append(self._solved(share, dims))
             except Unsolved:
                 scattered.append(share)
-        parts = [value for left, value in found if not left]
-        together: dict[tuple[IterDim, ...], list[Expr]] = {}
-        for left, value in found:
-            if left:
-                together.setdefault(left, []).append(value)
-        for left, values in together.items():
-            parts.append(self._reduced(t, dims, left, self.reuse(added(values, t.dtype.compute))))
+        parts = [x.value for x in found if not x.left]
+        together: dict[tuple[object, ...], list[_Term]] = {}
+        for x in found:
+            if x.left:
+                together.setdefault((x.left, x.outside), []).append(x)
+        for same in together.values():
+            value = self.reuse(added([x.value for x in same], t.dtype.compute))
+            parts.append(choice(same[0].outside, self._reduced(t, dims, same[0].left, value)))
         return dims, [p for p in parts if not is_zero(p)], scattered
 
     def _by_rows(self, share: Share) -> Share:
@@ -467,8 +480,8 @@ class Adjoint:
             self.statements.append(Statement(name, name, dims, (IVar(e.name),), value, "max"))
         return self.named[key]
 
-    def _solved(self, share: Share, dims: tuple[IterDim, ...]) -> tuple[tuple[IterDim, ...], Expr]:
-        """The variables that are summed over, and the term."""
+    def _solved(self, share: Share, dims: tuple[IterDim, ...]) -> _Term:
+        """What is summed over which variables."""
         outer = {d.name for d in dims}
         apart = self._free_dims(share, outer)
         fresh = (self._free(f"r{k or ''}", outer | {d.name for d in apart.dims}) for k in count())
@@ -500,8 +513,15 @@ class Adjoint:
         at = {n: inner.simple(v) for n, v in got.values.items()}
         own = [_simplified(_moved(c, at, inner), inner) for c in (*apart.conditions, *chosen)]
         value = _moved(apart.value, at, inner)
-        whole = choice([_moved(c, names) for c in (*conditions, *own)], _moved(value, names))
-        return left, whole
+        every = [_moved(c, names) for c in (*conditions, *own)]
+        outside = [c for c in every if left and not depends_on(c) & {d.name for d in left}]
+        by_data = [c for c in outside if not _on_indices(c)]
+        if not by_data:
+            outside = []
+        # Those on indices stay inside as well: they guard what is read there.
+        return _Term(
+            left, tuple(outside), choice([c for c in every if c not in by_data], _moved(value, names))
+        )
 
     def _reduced(self, t: Tensor, dims: tuple[IterDim, ...], left: tuple[IterDim, ...], value: Expr) -> Expr:
         """A sum in a tensor of its own, times what does not change in it."""
@@ -562,6 +582,11 @@ def _moved(e: Expr, at: Mapping[str, IndexExpr], known: IndexFacts | None = None
         return x.then if decided else x  # type: ignore[union-attr]
 
     return map_expr(e, chosen, over)
+
+
+def _on_indices(cond: Expr) -> bool:
+    """Does it speak of indices?"""
+    return any(isinstance(x, IndexValue) for x in walk(cond))
 
 
 def _is_at(index: Expr, name: str) -> Expr:
