@@ -9,11 +9,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= $(VENV)/bench
+# Which torch `make test-torch` tests: the newest that the extra names, or the oldest.
+TORCH ?= newest
+TORCH_VENV ?= $(VENV)/torch-$(TORCH)
 WORKERS ?= 2
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 BENCH := $(BENCH_VENV)/bin/python
+WITH_TORCH := $(TORCH_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 # A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
@@ -25,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests machines lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests test-torch machines lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +46,9 @@ tests: $(VENV)/dev.stamp
 
 all-tests: $(VENV)/dev.stamp
 	$(PYTEST) -m ''
+
+test-torch: $(TORCH_VENV)/torch.stamp ## tests with PyTorch and JAX (TORCH=oldest: the oldest PyTorch that is supported)
+	$(WITH_TORCH) -m pytest -n $(WORKERS) tests/with_torch $(ARGS)
 
 # Kinds of tests/helpers/machines.py.
 MACHINES ?= haswell zen3 skylake icelake zen4 zen5
@@ -133,4 +140,13 @@ $(BENCH_VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	else \
 	    $(PYTHON) -m venv $(BENCH_VENV) && $(BENCH) -m pip install --quiet --editable '.[bench]'; \
 	fi
+	@touch $@
+
+TESTS_WITH := 'pytest>=8' 'pytest-xdist>=3.5' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'setuptools>=77'
+$(TORCH_VENV)/torch.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(TORCH_VENV)
+	@# The oldest is the bound of the extra.
+	@wanted=$$(sed -n 's/^torch = \["torch>=\([0-9.]*\),.*/torch==\1.*/p' pyproject.toml); \
+	    $(WITH_TORCH) -m pip --disable-pip-version-check install --quiet --editable '.[torch,jax]' $(TESTS_WITH) \
+	    $$(test $(TORCH) = newest || echo "$$wanted")
 	@touch $@

@@ -133,6 +133,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name == "stdlib":
         value = import_module("polyfuse.api").stdlib()
+    elif name in ("torch", "jax"):
+        value = import_module(f"polyfuse.{name}")
     elif name in _WHERE:
         value = getattr(import_module(_WHERE[name]), name)
     else:

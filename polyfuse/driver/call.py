@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,14 +15,16 @@ import numpy as np
 from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.driver.open_sizes import Family
 from polyfuse.driver.stages import BuiltStages
-from polyfuse.interop.arrays import readable, to_numpy
+from polyfuse.frontend_dsl.semantics.signature import Signature
+from polyfuse.interop.arrays import readable, to_numpy, widened
 from polyfuse.interop.device_arrays import ResultKind, empty_result, result_kind, to_device
 from polyfuse.interop.torch_tensors import is_torch, require_memory, write_tensors
-from polyfuse.ir.dtypes import BF16
+from polyfuse.ir.dtypes import BF16, I64
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.ir.tensor_graph import Role, Tensor
+from polyfuse.ir.layouts import Layouts
+from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
 from polyfuse.layers.graph.reindex.axis_order import memory_order
 from polyfuse.runtime.arguments import (
     Array,
@@ -41,6 +43,7 @@ from polyfuse.runtime.machine.room import Wanted, no_room, require_room
 from polyfuse.runtime.numpy_baseline import NumpyKernels
 
 Back = Callable[[Array], object]
+_NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,52 @@ def layout_of(value: Any) -> object:
     if isinstance(value, np.generic):
         return value.dtype, ()
     return np.shape(value)
+
+
+def taken(signature: Signature, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of kinds that operators take: narrower integers for an array of i64 are widened.
+
+    Raises ArgumentError PF425 for what is neither an array nor a number.
+    """
+    found: dict[str, Any] = {}
+    for p in signature.params:
+        value = values[p.name]
+        if value is None or isinstance(value, _NO_ARRAYS):
+            what = "None" if value is None else f"a {type(value).__name__}"
+            kind = "a number" if p.is_scalar else "an array"
+            raise ArgumentError(
+                f"argument '{p.name}' is {what}; {kind} is expected: {p}",
+                code="PF425",
+                span=p.span,
+                hint=f"leave it out: its default is {p.default}" if p.has_default else None,
+            )
+        found[p.name] = widened(value) if p.dtype == I64.name and p.extents and not p.inout else value
+    return found
+
+
+def layouts_of(graph: TensorGraph, values: Mapping[str, Any], target: str) -> Layouts:
+    """How the memory of arguments lies, as kernels of a target take it."""
+    orders = _orders(graph, values) if target == "cpu" else {}
+    strided = (n for n, v in values.items() if _is_strided(v, orders.get(n), target))
+    return Layouts(frozenset(strided), orders)
+
+
+def _orders(graph: TensorGraph, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """In which order the axes of arrays lie in memory, where kernels of the CPU may know: of what they read
+    alone. Kernels of a GPU take strides."""
+    kept = [n for n in graph.inputs if graph.tensor(n).role is Role.INPUT]
+    arrays = {n: v for n in kept if isinstance(v := values[n], np.ndarray) and usable(v)}
+    found = {n: memory_order(v.shape, v.strides) for n, v in arrays.items()}
+    return {n: order for n, order in found.items() if order is not None}
+
+
+def _is_strided(value: object, order: tuple[int, ...] | None, target: str) -> bool:
+    """Do kernels take an argument's own strides? Host memory becomes dense on its way to a GPU."""
+    if isinstance(value, DeviceView):
+        return not value.dense and all(s % value.dtype.itemsize == 0 for s in value.strides)
+    if not isinstance(value, np.ndarray) or target == "cuda":
+        return False
+    return usable(value) and not dense(value if order is None else value.transpose(order))
 
 
 def given_on_host(values: Mapping[str, Any]) -> Given:

@@ -7,7 +7,7 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -19,27 +19,31 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.background import Frequent, Pending, Wanted, in_numpy
-from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host, layout_of
+from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host, layout_of, layouts_of, taken
 from polyfuse.driver.open_sizes import Family, Variant, open_sizes
 from polyfuse.driver.pipeline import Built, build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
-from polyfuse.frontend_dsl.semantics.signature import Signature, conversion, infer_generics, python_signature
+from polyfuse.frontend_dsl.semantics.signature import (
+    Signature,
+    conversion,
+    infer_generics,
+    python_signature,
+)
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.interop.array_families import array_family
-from polyfuse.interop.arrays import widened
-from polyfuse.ir.dtypes import I64, DType, from_numpy
+from polyfuse.interop.array_families import array_family, know_torch
+from polyfuse.interop.torch_tensors import in_graph, is_for_dispatcher, new_token
+from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.layouts import DENSE, Layouts
-from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
-from polyfuse.layers.graph.reindex.axis_order import memory_order
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options, Wish
-from polyfuse.runtime.arguments import check_fits, dense, usable
+from polyfuse.runtime.arguments import check_fits
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.fast_path import ShortWay, ShortWayInto
 from polyfuse.runtime.cuda.arguments import DeviceView
@@ -69,7 +73,6 @@ MOST_SIZES = 64
 """Choices of size parameters that a function remembers at a time; what was compiled for others is kept."""
 _KEEPING = ForkLock()
 """Held while an instance is put among those of a function: the background does it too."""
-_NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
 class Compiled:
@@ -129,6 +132,7 @@ class Compiled:
         self._device_short_into = ShortWayInto(defaults, len(signature.results), DeviceShortWay)
 
         self.__name__ = self.__qualname__ = signature.name
+        self.token = new_token(self)
 
     @property
     def __signature__(self) -> PythonSignature:
@@ -158,6 +162,19 @@ class Compiled:
         """Where its operator is from."""
         return self._programs
 
+    @property
+    def is_for_any_target(self) -> bool:
+        """Is it yet to be decided what it is compiled for?"""
+        return self._target == "auto"
+
+    def like(
+        self, programs: tuple[ast.Program, ...], signature: Signature, target: str | None = None
+    ) -> Compiled:
+        """An operator compiled in the same way, or for another target."""
+        passes, known = self._passes(), set(signature.sizes)
+        passes["wish"] = {n: v for n, v in {**self._wish, **self._sizes}.items() if n in known}
+        return Compiled(programs, signature, target=target or self._target, options=self.options, **passes)
+
     def __deepcopy__(self, memo: object) -> Compiled:
         return copy(self)  # what it is made of never changes
 
@@ -173,9 +190,11 @@ class Compiled:
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
         if self._is_open:
-            chosen, args, kwargs = self._chosen(args, kwargs)
+            chosen, args, kwargs = self.chosen(args, kwargs)
             return chosen(*args, out=out, **kwargs)
         given = args if not kwargs else self._in_order(args, kwargs)
+        if given is None and (at := self._at_sizes(kwargs)) is not None:
+            return at(*args, out=out, **_without(kwargs, at._sizes))
         if given is not None:
             if self._frequent is not None and self._frequent.is_new(given):
                 self._specialise(given)
@@ -185,8 +204,16 @@ class Compiled:
                 results = NotImplemented
             if results is not NotImplemented:
                 return results
-        elif (at := self._at_sizes(kwargs)) is not None:
-            return at(*args, out=out, **_without(kwargs, at._sizes))
+        if is_for_dispatcher((*args, *kwargs.values())):
+            return in_graph(self, *args, out=out, **kwargs)
+        return self.run(args, kwargs, out)
+
+    def run(self, args: tuple[object, ...], kwargs: dict[str, Any], out: object = None) -> Any:
+        """A call that has not been seen before, on the memory of its arguments."""
+        if (other := self._elsewhere(args, kwargs)) is not None:
+            at, args, kwargs = other
+            return at.run(args, kwargs, out)
+        given = args if not kwargs else self._in_order(args, kwargs)
         call = self._call(args, kwargs, out, wait=self.options.compile == "now")
         if not call.finish:
             self._learn(call, given, out)
@@ -266,6 +293,17 @@ class Compiled:
 
         return GpuCallMemory(instance, given, out)
 
+    def in_short(self, args: tuple[object, ...]) -> Any:
+        """Results of a call that was seen before, with arguments by position; else NotImplemented."""
+        return NotImplemented if self._is_open else self._in_short(args, None)
+
+    def named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameter name -> value, in order of the signature; size parameters left out.
+
+        Raises ArgumentError PF408 for arguments that do not fit."""
+        sizes = {p.name for p in self.signature.size_params}
+        return self._named(args, {n: v for n, v in kwargs.items() if n not in sizes})
+
     def _in_short(self, given: tuple[object, ...], out: object) -> Any:
         """Results, or NotImplemented where the long way has to decide."""
         if self._target == "cuda":
@@ -281,13 +319,15 @@ class Compiled:
             self._learn_on_gpu(executable, call, args, out)
         if not isinstance(executable, CpuExecutable):
             return
+        if call.has_tensors:
+            know_torch()
         at, orders = partial(open_sizes, instance.built, self._sizes), instance.orders
         more = at if executable.plan.sizes else None
         if not call.out:
             results = [(t.name, shape) for t, shape in instance.outputs]
             self._short.learn(executable, list(given), list(given.values()), results, orders, more)
         elif len(call.out) == len(instance.outputs):
-            both = {**given, **{t.name: call.out[t.name] for t, _ in instance.outputs}}
+            both = {**given, **{t.name: call.arrays[t.name] for t, _ in instance.outputs}}
             self._short_into.short.learn(executable, list(both), list(both.values()), (), orders, more)
 
     def _learn_on_gpu(
@@ -328,10 +368,12 @@ class Compiled:
         key = tuple(sizes.items())
         return self._at.get(key) or self._remembered(key, self.signature, sizes)
 
-    def _chosen(
+    def chosen(
         self, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]]:
         """The function with those optional tensors that are given, and the arguments without the others."""
+        if not self._is_open:
+            return self, args, kwargs
         key = (*[a is None for a in args], *kwargs, *[v is None for v in kwargs.values()])
         found, left_out = self._ways.get(key) or self._way(key, args, kwargs)
         if left_out:
@@ -359,7 +401,7 @@ class Compiled:
     ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]] | None:
         """The function that has these arguments, where it is not this one, with what is left to give it."""
         if self._is_open:
-            return self._chosen(args, kwargs)
+            return self.chosen(args, kwargs)
         at = self._at_sizes(kwargs)
         return None if at is None else (at, args, _without(kwargs, at._sizes))
 
@@ -455,7 +497,7 @@ class Compiled:
     def _given(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Given:
         """Arguments by parameter, as kernels of the target can have them."""
         named = self._named(args, kwargs)
-        values = self._taken(named)
+        values = taken(self.signature, named)
         if self.target != "cuda":
             given = given_on_host(values)
         else:
@@ -486,26 +528,6 @@ class Compiled:
             if p.name not in given and not p.has_default and not p.optional:
                 raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
         return {p.name: given.get(p.name, p.default) for p in params}
-
-    def _taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of kinds that operators take: narrower integers for an array of i64 are widened.
-
-        Raises ArgumentError PF425 for what is neither an array nor a number.
-        """
-        found: dict[str, Any] = {}
-        for p in self.signature.params:
-            value = values[p.name]
-            if value is None or isinstance(value, _NO_ARRAYS):
-                what = "None" if value is None else f"a {type(value).__name__}"
-                kind = "a number" if p.is_scalar else "an array"
-                raise ArgumentError(
-                    f"argument '{p.name}' is {what}; {kind} is expected: {p}",
-                    code="PF425",
-                    span=p.span,
-                    hint=f"leave it out: its default is {p.default}" if p.has_default else None,
-                )
-            found[p.name] = widened(value) if p.dtype == I64.name and p.extents and not p.inout else value
-        return found
 
     def _key(self, values: Mapping[str, Any]) -> object:
         key: object = tuple(map(layout_of, values.values()))
@@ -539,7 +561,7 @@ class Compiled:
             view = values[t.name]
             if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
                 check_fits(t, view.dtype, view.shape, sizes)
-        layouts = self._layouts(graph, values)
+        layouts = layouts_of(graph, values, self.target)
         return Wanted(sizes, layouts, self._family(graph, layouts))
 
     def _compiled(self, wanted: Wanted, own: bool = False) -> Built:
@@ -611,29 +633,6 @@ class Compiled:
             return build_tuned(graph, fixed, target=self.target, options=self.options, **passes)
         return build(graph, fixed, target=self.target, options=self.options, **passes, at=at)
 
-    def _layouts(self, graph: TensorGraph, values: Mapping[str, Any]) -> Layouts:
-        """How the memory of arguments lies, as kernels take it."""
-        orders = self._orders(graph, values)
-        return Layouts(frozenset(n for n, v in values.items() if self._is_strided(v, orders.get(n))), orders)
-
-    def _orders(self, graph: TensorGraph, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-        """In which order the axes of arrays lie in memory, where kernels of the CPU may know: of what they
-        read alone. Kernels of a GPU take strides."""
-        if self.target != "cpu":
-            return {}
-        kept = [n for n in graph.inputs if graph.tensor(n).role is Role.INPUT]
-        arrays = {n: v for n in kept if isinstance(v := values[n], np.ndarray) and usable(v)}
-        found = {n: memory_order(v.shape, v.strides) for n, v in arrays.items()}
-        return {n: order for n, order in found.items() if order is not None}
-
-    def _is_strided(self, value: object, order: tuple[int, ...] | None) -> bool:
-        """Do kernels take an argument's own strides? Host memory becomes dense on its way to a GPU."""
-        if isinstance(value, DeviceView):
-            return not value.dense and all(s % value.dtype.itemsize == 0 for s in value.strides)
-        if not isinstance(value, np.ndarray) or self.target == "cuda":
-            return False
-        return usable(value) and not dense(value if order is None else value.transpose(order))
-
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
         dtypes: dict[str, DType] = {}
         kinds = (np.ndarray, DeviceView)
@@ -653,11 +652,11 @@ class Compiled:
                         hint=conversion(p) if value.dtype.kind in "iuf" else None,
                     )
                 dtypes[name] = found
-        generics = infer_generics(
-            self.signature,
-            dtypes,
-            {n: len(np.shape(v)) for n, v in values.items()},
-        )
+        return self.graph_for(dtypes, {n: len(np.shape(v)) for n, v in values.items()})
+
+    def graph_for(self, dtypes: Mapping[str, DType], ranks: Mapping[str, int]) -> TensorGraph:
+        """The graph for arguments of these dtypes (of those that have one) and ranks."""
+        generics = infer_generics(self.signature, dtypes, ranks)
         absent = self.signature.absent or ()
         key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()), absent)
         if key not in self._graphs:
@@ -669,6 +668,9 @@ class Compiled:
                 absent=absent,
             )
         return self._graphs[key]
+
+
+Compiled.__call__._torchdynamo_inline = in_graph  # type: ignore[attr-defined]
 
 
 def _without(kwargs: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:

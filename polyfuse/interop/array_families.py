@@ -1,5 +1,5 @@
-"""Arrays on a GPU that calls look at in C, by library: what is asked of each at every call, and how results
-are made.
+"""Arrays that calls look at in C, by library: what is asked of each at every call, and how results are made.
+`array_family` is about those on a GPU, `know_torch` about tensors of torch on the CPU.
 
 What torch knows of a tensor apart from its memory (`interop.torch_tensors`) is asked here in the fewest steps
 that say the same: gradients by two attributes, dual numbers by the level of forward differentiation, which is
@@ -17,8 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.interop.device_arrays import torch_dtype
-from polyfuse.interop.torch_tensors import is_more_than_memory, is_torch
+from polyfuse.interop.arrays import to_torch
+from polyfuse.interop.device_arrays import torch_dtype, torch_dtypes
+from polyfuse.interop.torch_tensors import functorch_test, is_more_than_memory, is_torch, watchers
+from polyfuse.runtime.cpu.launcher import Launcher
+from polyfuse.runtime.cpu.tensors import ElementKind, TensorLibrary
 from polyfuse.runtime.cuda.arguments import on_device
 from polyfuse.runtime.cuda.launcher import NUMBERS, Fact, Family
 from polyfuse.runtime.cuda.memory import DeviceMemory
@@ -115,13 +118,11 @@ def _lending_family(kind: type, memory: DeviceMemory) -> Family:
 def _torch_family(memory: DeviceMemory) -> Family:
     torch: Any = sys.modules["torch"]
     index = memory.driver.properties.index
-    exchange = _exchange(torch.Tensor)
+    exchange = dlpack_exchange(torch.Tensor)
     known = (Fact("layout"), Fact("is_neg", calls=True))
     memory_facts = (Fact("shape"), Fact("stride", calls=True), Fact("dtype"), Fact("device"))
     level = getattr(torch.autograd.forward_ad, "_current_level", None)
-    wrapped = getattr(
-        getattr(getattr(torch, "_C", None), "_functorch", None), "is_functorch_wrapped_tensor", None
-    )
+    wrapped = functorch_test(torch)
 
     def there(dtype: np.dtype[Any]) -> dict[str, Any]:
         return {"dtype": torch_dtype(torch, dtype), "device": torch.device("cuda", index)}
@@ -146,8 +147,9 @@ def _torch_family(memory: DeviceMemory) -> Family:
         excuse=torch.is_grad_enabled,
         refuse=wrapped if level is not None and wrapped is not None else is_more_than_memory,
         guard=None if level is None else (torch.autograd.forward_ad, "_current_level", -1),
+        busy=watchers(torch),
         stream=_torch_stream(torch, index),
-        write=partial(_write, torch),
+        write=partial(written, torch),
     )
 
 
@@ -158,7 +160,7 @@ def _torch_stream(torch: Any, index: int) -> Callable[[], int]:
     return lambda: int(torch.cuda.current_stream(index).cuda_stream)
 
 
-def _write(torch: Any, tensors: tuple[Any, ...]) -> bool:
+def written(torch: Any, tensors: tuple[Any, ...]) -> bool:
     """As `torch_tensors.write_tensors`; False where that would raise."""
     usual = [t for t in tensors if not t.is_inference()]
     if len(usual) < len(tensors) and not torch.is_inference_mode_enabled():
@@ -188,7 +190,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-def _exchange(kind: type) -> tuple[int, int] | None:
+def dlpack_exchange(kind: type) -> tuple[int, int] | None:
     """(the function that describes an array, the one that says the current stream) of a type of arrays."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
     if capsule is None:
@@ -231,3 +233,49 @@ def _cupy_family(memory: DeviceMemory) -> Family:
         shape_facts=(0, 1, True),
         stream=lambda: int(cupy.cuda.get_current_stream().ptr),
     )
+
+
+# --- torch on the CPU ---------------------------------------------------------------------------------------
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BRAIN_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+
+
+def know_torch() -> None:
+    """From now on calls with tensors of torch, which is loaded, take the short way."""
+    launcher, torch = Launcher.get(), sys.modules["torch"]
+    if launcher is not None and torch.Tensor not in launcher.tensor_types:
+        launcher.know(_torch_on_host(torch))
+
+
+def _torch_on_host(torch: Any) -> TensorLibrary:
+    exchange = dlpack_exchange(torch.Tensor)
+    level = getattr(torch.autograd.forward_ad, "_current_level", None)
+    wrapped = functorch_test(torch)
+    return TensorLibrary(
+        types=(torch.Tensor, torch.nn.Parameter),
+        kinds=[
+            ElementKind(_BRAIN_CODES.get(d.name, _CODES.get(d.kind, -1)), theirs, d)
+            for theirs, d in torch_dtypes(torch)
+        ],
+        describe=exchange[0] if exchange else 0,
+        flag="requires_grad",
+        excuse=torch.is_grad_enabled,
+        negated="is_neg",
+        refuse=wrapped if level is not None and wrapped is not None else is_more_than_memory,
+        guard=None if level is None else (torch.autograd.forward_ad, "_current_level", -1),
+        busy=watchers(torch),
+        make=_maker(torch),
+        lend=to_torch,
+        write=partial(written, torch),
+        strided=torch.strided,
+    )
+
+
+def _maker(torch: Any) -> Any:
+    """What makes dense tensors, in the fewest steps that this torch has."""
+    guards = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "guards", None)
+    found = getattr(guards, "_empty_strided_cpu", None)
+    if found is not None:
+        return found
+    return lambda extents, strides, dtype: torch.empty_strided(extents, strides, dtype=dtype, device="cpu")

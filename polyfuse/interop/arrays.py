@@ -58,7 +58,7 @@ def _viewed(value: object, name: str) -> tuple[object, Callable[[Array], object]
         np.shape(value)  # rows of one length
         return value, None
     if is_torch(value):
-        return _torch_view(value, name), _to_torch
+        return _torch_view(value, name), to_torch
     if on_device(value):
         raise _elsewhere(name, "a GPU", f"{_ON_GPU}copy it first, as with cupy.asnumpy or .get()")
     if hasattr(value, "__dlpack__"):
@@ -103,7 +103,8 @@ def _torch_view(tensor: Any, name: str) -> Array:
         raise ArgumentError(f"argument '{name}' cannot be used as it is: {error}", code="PF417") from error
 
 
-def _to_torch(array: Array) -> object:
+def to_torch(array: Array) -> object:
+    """A tensor on the array's memory."""
     import ml_dtypes
 
     torch = sys.modules["torch"]

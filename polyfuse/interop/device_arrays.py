@@ -78,6 +78,11 @@ def torch_dtype(torch: Any, dtype: np.dtype[Any]) -> Any:
     return getattr(torch, next(n for n, t in _TORCH_DTYPES.items() if t == dtype))
 
 
+def torch_dtypes(torch: Any) -> list[tuple[Any, np.dtype[Any]]]:
+    """All dtypes that this torch has of those of the language, beside NumPy's."""
+    return [(getattr(torch, name), d) for name, d in _TORCH_DTYPES.items() if hasattr(torch, name)]
+
+
 def _kind(value: object) -> ResultKind:
     if is_torch(value):
         tensor: Any = value

@@ -7,8 +7,10 @@ does not lie in its memory, which is all that kernels see; so where they know so
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 from polyfuse.diagnostics import ArgumentError
 
@@ -47,11 +49,17 @@ def require_memory(tensor: Any, name: str) -> None:
             f"pass torch.autograd.forward_ad.unpack_dual({name}).primal; operators have no derivatives",
         )
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise ArgumentError(
-            f"argument '{name}' requires grad, but operators have no gradients: none would flow here",
-            code="PF420",
-            hint=f"call it within `with torch.no_grad():` or pass {name}.detach(), if no gradient is to flow",
-        )
+        raise no_gradient(f"argument '{name}'", name)
+
+
+def no_gradient(what: str, name: str, because: str = "none would flow here") -> ArgumentError:
+    """The error PF420 for an argument whose gradient is asked for."""
+    return ArgumentError(
+        f"{what} requires grad, but this operator has no gradient: {because}",
+        code="PF420",
+        hint="give it one: pf.torch.op(f, backward=...); or, if no gradient is to flow, call it within "
+        f"`with torch.no_grad():`, or pass {name}.detach()",
+    )
 
 
 def write_tensors(tensors: Mapping[str, Any]) -> None:
@@ -81,13 +89,56 @@ def is_more_than_memory(tensor: Any) -> bool:
     return _is_wrapped(tensor) or dual.tangent is not None
 
 
-def _is_wrapped(tensor: Any) -> bool:
-    """Is it a tensor inside of a transformation of `torch.func`? There is no public way to ask."""
-    torch: Any = sys.modules["torch"]
+def functorch_test(torch: Any) -> Callable[[Any], object] | None:
+    """What says whether a tensor is inside of a transformation of `torch.func`; there is no public way."""
+    found: Any = getattr(getattr(torch, "_C", None), "_functorch", None)
+    test: Callable[[Any], object] | None = getattr(found, "is_functorch_wrapped_tensor", None)
+    return test
+
+
+def watchers(torch: Any) -> list[Callable[[], object]]:
+    """What tells of those who look at each operator: modes of dispatch, the tracer of torch.jit."""
     found: Any = getattr(torch, "_C", None)
-    asked = getattr(getattr(found, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    names = ("_len_torch_dispatch_stack", "_get_tracing_state")
+    return [f for f in (getattr(found, n, None) for n in names) if f is not None]
+
+
+def is_for_dispatcher(values: Iterable[object]) -> bool:
+    """Does the memory of some tensor say too little, or does somebody look at each operator?"""
+    tensors: list[Any] = [v for v in values if is_torch(v)]
+    torch: Any = sys.modules.get("torch")
+    if not tensors or not hasattr(torch, "library"):
+        return False
+    plain = (torch.Tensor, torch.nn.Parameter)
+    odd = any(type(t) not in plain or _is_wrapped(t) or t.device.type == "meta" for t in tensors)
+    return odd or any(f() for f in watchers(torch))
+
+
+def _is_wrapped(tensor: Any) -> bool:
+    """Is it a tensor inside of a transformation of `torch.func`?"""
+    asked = functorch_test(sys.modules["torch"])
     return asked is not None and bool(asked(tensor))
 
 
 def _no_memory(name: str, what: str, hint: str) -> ArgumentError:
     return ArgumentError(f"argument '{name}' is {what}", code="PF421", hint=hint)
+
+
+# --- functions inside of what torch traces ------------------------------------------------------------------
+
+BY_TOKEN: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_tokens = count()
+
+
+def new_token(function: Any) -> str:
+    """A word for a function, in this process: what graphs of torch can have in place of an object."""
+    token = f"{function.__name__}#{next(_tokens)}"
+    BY_TOKEN[token] = function
+    return token
+
+
+def in_graph(function: Any, /, *args: Any, out: object = None, **kwargs: Any) -> Any:
+    """What `torch.compile` reads where a model calls a function: the call as one node of its graph."""
+    from polyfuse.interop.traced import traced  # only where torch is used
+
+    return traced(function.token, out is not None, args, kwargs)

@@ -86,7 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
-    "interop.array_families": LOW | {"ir", "runtime.cuda"},
+    "jax": EVERYTHING,
+    "interop.array_families": LOW | {"ir", "runtime.cpu", "runtime.cuda"},
     "cli": LOW
     | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
     | {"frontend_dsl"},
@@ -108,7 +109,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cuda": ("polyfuse.runtime.cuda",),
     "torch": ("polyfuse.interop", "polyfuse.torch", "benchmarks"),
     "onnx": ("polyfuse.interop", "benchmarks"),
-    "jax": ("benchmarks",),
+    "jax": ("polyfuse.jax", "benchmarks"),
     "typer": ("polyfuse.cli",),
     "pygments": ("polyfuse.highlight",),
     "pygls": ("polyfuse.lsp",),

@@ -73,7 +73,7 @@ class HostTorch(Modes):
 
     def __init__(self) -> None:
         super().__init__(HostTensor)
-        self.bfloat16, self.int64 = "torch.bfloat16", "torch.int64"
+        self.bfloat16, self.int64, self.strided = "torch.bfloat16", "torch.int64", "torch.strided"
 
     def from_numpy(self, array: Array) -> HostTensor:
         return HostTensor(array)

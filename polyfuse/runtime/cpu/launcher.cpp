@@ -11,6 +11,7 @@
 //    the same extents, dense or of the same strides, aligned, writable where it is written, and apart from all
 //    other memory where it is written.  Whatever else comes is answered with NotImplemented, before anything
 //    has happened; the long way decides.
+//  * Tensors of another library are taken as well, where `launcher.py` has been told how (`tensors.h`).
 //  * Pointer table and numbers of a call are its own: several threads may be in here at once.  The GIL is held
 //    except while kernels run.
 
@@ -136,6 +137,8 @@ Object view(const pf_result& r, char* data, Object base) {
   return nullptr;
 }
 
+#include "tensors.h"
+
 // Fresh arrays for all results, uninitialised, at multiples of 64 bytes; false with an exception set.
 bool results(const pf_layout& l, const Object* blocks, char** pointers, Object* made) {
   Object block = nullptr;
@@ -189,9 +192,9 @@ bool finished(const pf_layout& l) {
   return nothing != nullptr;
 }
 
-Object answer(const pf_layout& l, Object tuple, Object* made) {
+Object answer(const pf_layout& l, Object tuple, Object* made, bool tensors) {
   for (int64_t k = 0; k < l.nresults; ++k) {
-    if (!l.results[k].rank) made[k] = py.unwrap(made[k]);
+    if (!l.results[k].rank && !tensors) made[k] = py.unwrap(made[k]);
     if (!made[k]) {  // no memory for a scalar
       drop(made + k + 1, l.nresults - k - 1);
       if (tuple) py.decref(tuple);
@@ -212,10 +215,13 @@ Object allocated(const pf_block& b) {
   return made;
 }
 
-// The large blocks of a call, all or none; `anew` if Python was asked for any.
-bool large_blocks(const pf_layout& l, Object* blocks, bool* anew) {
+// The large blocks of a call, all or none; those of results only from so many bytes on. `anew` if Python was asked
+// for any.
+bool large_blocks(const pf_layout& l, Object* blocks, int64_t least, bool* anew) {
   for (int64_t k = 0; k < l.nblocks; ++k) {
     const pf_block& b = l.blocks[k];
+    blocks[k] = nullptr;
+    if (b.bytes < least && k != l.space_block) continue;
     if ((blocks[k] = kept_block(b.bytes))) continue;
     *anew = true;
     blocks[k] = b.asked ? allocated(b) : py.call(b.allocate);
@@ -234,7 +240,9 @@ bool large_blocks(const pf_layout& l, Object* blocks, bool* anew) {
 }
 
 struct Room {
-  Object* items;
+  Object* items;  // arrays and numbers
+  Object* given;  // where some are tensors: as they came
+  Seen* seen;
   char** pointers;
   Object* made;
   Object* blocks;
@@ -246,7 +254,7 @@ Object launch(Entry& e, const pf_layout& l, const Room& room) {
   Object tuple = nullptr, found = nullptr;
   bool anew = false;
   if (l.nresults > 1 && !(tuple = py.tuple_new(l.nresults))) return nullptr;
-  if (!large_blocks(l, room.blocks, &anew)) {
+  if (!large_blocks(l, room.blocks, 0, &anew)) {
     if (tuple) py.decref(tuple);
     return nullptr;
   }
@@ -261,7 +269,7 @@ Object launch(Entry& e, const pf_layout& l, const Room& room) {
     } else if (!finished(l)) {
       drop(room.made, l.nresults);
     } else {
-      found = answer(l, tuple, room.made);
+      found = answer(l, tuple, room.made, false);
       tuple = nullptr;
     }
   }
@@ -270,12 +278,46 @@ Object launch(Entry& e, const pf_layout& l, const Room& room) {
   return found;
 }
 
-Object choose(Front& front, Object given, int64_t count, void** words) {
+// Kernels on tensors, whose results are made already.
+Object run_on_tensors(Entry& e, const pf_layout& l, const Room& room) {
+  Object tuple = l.nresults > 1 ? py.tuple_new(l.nresults) : nullptr;
+  // Since they were looked at, Python code may have run, which may have changed an argument.
+  if ((l.nresults > 1 && !tuple) || !announce(l, room.given) ||
+      !read_all(l.narguments, room.given, room.items, room.seen) || !take(l, room.items, room.pointers, room.cells) ||
+      !apart(e, l, room.pointers, room.ranges)) {
+    drop(room.made, l.nresults);
+    if (tuple) py.decref(tuple);
+    return declined();
+  }
+  const bool failed = run(l, room.blocks, room.pointers) != 0;
+  if (!failed && finished(l)) return answer(l, tuple, room.made, true);
+  drop(room.made, l.nresults);
+  if (tuple) py.decref(tuple);
+  return failed ? py.no_memory() : nullptr;
+}
+
+Object launch_tensors(Entry& e, const pf_layout& l, const Room& room) {
+  bool anew = false;
+  if (!large_blocks(l, room.blocks, kLent, &anew)) return nullptr;
+  const bool made = tensor_results(l, room.blocks, room.pointers, room.made);
+  Object found = made ? run_on_tensors(e, l, room) : declined();
+  drop(room.blocks, l.nblocks);
+  return found;
+}
+
+Object choose(Front& front, Object given, int64_t count, void** words, bool tensors) {
   Room room;
   Bound bound;
   room.items = words;
   for (int64_t k = 0; k < front.parameters; ++k)
     room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
+  if (tensors) {
+    room.given = words + front.words;
+    room.seen = reinterpret_cast<Seen*>(room.given + front.parameters);
+    std::copy(room.items, room.items + front.parameters, room.given);
+    const bool usual = all_plain(front.parameters, room.given);
+    if (!usual || !read_all(front.parameters, room.given, room.items, room.seen)) return declined();
+  }
   for (int64_t k = 0; k < front.count; ++k) {
     Entry* e = front.entries[k];
     const pf_layout* found = e->layout;
@@ -296,7 +338,8 @@ Object choose(Front& front, Object given, int64_t count, void** words) {
     }
     to_front(front, k);
     ++e->users;
-    Object answered = launch(*e, *(e->bound ? e->layout : found), room);
+    const pf_layout& chosen = *(e->bound ? e->layout : found);
+    Object answered = tensors ? launch_tensors(*e, chosen, room) : launch(*e, chosen, room);
     --e->users;
     return answered;
   }
@@ -309,11 +352,15 @@ Object call(Object self, Object given) {
   const int64_t count = py.tuple_size(given);
   if (count < 0) return nullptr;
   if (count > front->parameters) return owned(py.not_implemented);
+  bool tensors = false;
+  for (int64_t k = 0; known && k < count && !tensors; ++k) tensors = is_tensor(py.tuple_get(given, k));
+  const int64_t own = int64_t(sizeof(Object) + sizeof(Seen)) / int64_t(sizeof(void*));
+  const int64_t needed = front->words + (tensors ? front->parameters * own : 0);
   void* words[kRoom];
-  if (front->words <= kRoom) return choose(*front, given, count, words);
-  void** more = static_cast<void**>(std::malloc(size_t(front->words) * sizeof(void*)));
+  if (needed <= kRoom) return choose(*front, given, count, words, tensors);
+  void** more = static_cast<void**>(std::malloc(size_t(needed) * sizeof(void*)));
   if (!more) return py.no_memory();
-  Object found = choose(*front, given, count, more);
+  Object found = choose(*front, given, count, more, tensors);
   std::free(more);
   return found;
 }
@@ -349,6 +396,9 @@ extern "C" void pf_launcher_start(const pf_interface* interface, int64_t most_by
   most_kept_bytes = most_bytes;
   types[0] = py.array_type, types[1] = py.float_type, types[2] = py.int_type, types[3] = py.bool_type;
 }
+
+// From now on these tensors are taken.
+extern "C" void pf_launcher_know(const pf_tensors* tensors) { known = tensors; }
 
 // Let go of all blocks that are kept.
 extern "C" void pf_launcher_forget() { forget_all(); }

@@ -17,7 +17,7 @@ typedef void* Object;
 
 struct pf_interface {
   // objects
-  Object array_type, float_type, int_type, bool_type, none, not_implemented, yes, runtime_error,
+  Object array_type, float_type, int_type, bool_type, none, not_implemented, yes, no, exception, runtime_error,
       byte_dtype;
   // Python's functions
   void (*incref)(Object);
@@ -38,6 +38,14 @@ struct pf_interface {
   Object (*new_function)(void* definition, Object self, Object module);
   Object (*new_capsule)(void*, const char*, void (*)(Object));
   void* (*capsule_pointer)(Object, const char*);
+  Object (*attribute)(Object, Object name);
+  Object (*method)(Object name, Object const* with_self, size_t count, Object names);
+  Object (*call_all)(Object function, Object const* arguments, size_t count, Object names);
+  int (*equal)(Object, Object, int operation);
+  int (*truth)(Object);
+  Object (*error)();  // borrowed; null: none
+  int (*error_is)(Object type);
+  void (*clear_error)();
   // NumPy's functions
   Object (*new_array)(Object type, Object dtype, int rank, const int64_t* extents, const int64_t* strides,
                       void* data, int flags, Object other);  // steals dtype
@@ -55,6 +63,43 @@ struct pf_array {  // PyArrayObject, as `launcher.py` found it
   Object base, dtype;
   int flags;
 };
+
+// ---- tensors of another library (tensors.h) ----
+
+struct pf_tensor {  // DLPack's DLTensor
+  char* data;
+  int32_t device_type, device_id, rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  const int64_t* extents;
+  const int64_t* strides;
+  uint64_t offset;
+};
+
+struct pf_kind {           // of elements: DLPack's code, the dtype of the library and NumPy's
+  int64_t code, bytes;
+  Object theirs, ours;
+};
+
+struct pf_tensors {
+  int64_t ntypes, nkinds;
+  const Object* types;     // exactly these
+  const pf_kind* kinds;
+  int (*describe)(Object, pf_tensor*);  // null: tensors are asked by the attributes below
+  Object flag;             // an attribute that must be false, unless `excuse()` is
+  Object excuse;
+  Object negated;          // a method that must be false
+  Object refuse;           // must be false of each tensor; null: nothing is asked
+  Object guard, guard_name, guard_value;  // an attribute that must be so at each call; null: none
+  int64_t nbusy;
+  const Object* busy;      // functions without arguments that must give something false
+  Object make;             // (extents, strides, dtype) -> a tensor
+  Object lend;             // (array) -> a tensor on its memory
+  Object write;            // told of the tuple of tensors that are written; false: the long way decides
+  Object on_host, layout, strided, shape, stride, address, dtype;
+};
+
+// ---- layouts of calls ----
 
 struct pf_argument {
   int64_t kind;            // 0 array, 1 float, 2 int, 3 bool

@@ -25,6 +25,7 @@ import numpy as np
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime.cpu.memory import Arena, lenders
 from polyfuse.runtime.cpu.open_layouts import OpenTemplate
+from polyfuse.runtime.cpu.tensors import TensorLibrary, structure
 from polyfuse.runtime.toolchain.compiler import load_shared
 from polyfuse.runtime.toolchain.sanitizers import sanitized
 from polyfuse.support.processes import ForkLock
@@ -32,14 +33,16 @@ from polyfuse.support.processes import ForkLock
 ENV_LAUNCHER = "POLYFUSE_LAUNCHER"
 
 _OBJECTS: tuple[object, ...] = (
-    np.ndarray, float, int, bool, None, NotImplemented, True, RuntimeError, np.dtype(np.uint8),
+    np.ndarray, float, int, bool, None, NotImplemented, True, False, Exception, RuntimeError,
+    np.dtype(np.uint8),
 )  # fmt: skip
 _PYTHON = (
     "Py_IncRef", "Py_DecRef", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem",
     "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyObject_CallNoArgs",
     "PyObject_CallOneArg", "PyLong_FromLongLong", "PyErr_NoMemory",
     "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New",
-    "PyCapsule_GetPointer",
+    "PyCapsule_GetPointer", "PyObject_GetAttr", "PyObject_VectorcallMethod", "PyObject_Vectorcall",
+    "PyObject_RichCompareBool", "PyObject_IsTrue", "PyErr_Occurred", "PyErr_ExceptionMatches", "PyErr_Clear",
 )  # fmt: skip
 # Places of functions in NumPy's table, the same for all versions of the interface 2.
 _VERSION, _NEW_FROM_DESCR, _SET_BASE, _RETURN = 0, 94, 282, 76
@@ -242,6 +245,8 @@ class Launcher:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self._library = library
+        self._tensors: list[object] = []
+        self.tensor_types: tuple[type, ...] = ()
 
     @classmethod
     def get(cls) -> Launcher | None:
@@ -280,13 +285,20 @@ class Launcher:
         """A front for an operator with these defaults, one for each parameter, and up to `most` layouts."""
         return Front(self._library, defaults, most)
 
+    def know(self, tensors: TensorLibrary) -> None:
+        """Take tensors of a library from now on, where arrays are taken."""
+        made, kept = structure(tensors)
+        self._tensors += [made, kept]  # a call may be under way
+        self._library.pf_launcher_know(ctypes.byref(made))
+        self.tensor_types = tensors.types
+
 
 def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
     shared, open_sizes = ("first_fit.h", "cut_steps.h", "expressions.h"), ("open_layouts.h", "kept_layouts.h")
-    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", *open_sizes):
+    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", *open_sizes, "tensors.h"):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

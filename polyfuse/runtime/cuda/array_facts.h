@@ -64,6 +64,8 @@ bool holds(Object found) {
 
 // May arrays of the family be taken as memory at all, at this call?
 bool quiet(const pf_family& f) {
+  for (int64_t k = 0; k < f.nbusy; ++k)
+    if (holds(py.call(f.busy[k], nullptr, 0, nullptr))) return false;
   if (!f.guard) return true;
   Object now = py.attribute(f.guard, f.guard_name);
   if (!now) return false;

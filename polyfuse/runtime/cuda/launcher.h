@@ -83,6 +83,8 @@ struct pf_family {         // the arrays of one library
   Object excuse;
   Object refuse;           // must be false of each array; null: nothing is asked
   Object guard, guard_name, guard_value;  // an attribute that must be so at each call; null: none
+  int64_t nbusy;
+  const Object* busy;      // functions without arguments that must give something false
   int (*stream_of)(int32_t type, int32_t device, void** stream);  // the library's current stream; or
   Object stream;           // a function without arguments; or, if null,
   pf_fact own_stream;      // what each array says, and all must say the same

@@ -69,7 +69,8 @@ class Family:
     learnt. address: of the first element.  exchange: addresses of two functions of DLPack's exchange
     interface (the array as a DLTensor, the current stream), which then tell of the memory in place of facts.
     flag: must be false, unless `excuse()` is.  refuse: must be false of each array.  guard: (object,
-    attribute, value) that must be so at each call.  stream: the library's current one; or `own_stream`, which
+    attribute, value) that must be so at each call.  busy: functions that tell of tracers and the like,
+    which must give something false.  stream: the library's current one; or `own_stream`, which
     each array says.  write: told of the arrays that will be written, in a tuple; where it returns False the
     long way decides. make: (shape, dtype) -> what makes such an array; it takes the stream where arrays have
     their own. make_shaped: dtype -> the same for any shape, which it takes first.  shape_facts: which facts
@@ -89,6 +90,7 @@ class Family:
     excuse: Callable[[], object] | None = None
     refuse: Callable[[Any], object] | None = None
     guard: tuple[object, str, object] | None = None
+    busy: Sequence[Callable[[], object]] = ()
     stream: Callable[[], int] | None = None
     own_stream: Fact | None = None
     write: Callable[[tuple[Any, ...]], bool] | None = None
@@ -261,7 +263,8 @@ _Fact = _struct("_Fact", *_words("name then", _PTR), ("calls", _I64))
 _Family = _struct(
     "_Family", ("ntypes", _I64), ("types", _PTR), ("nfacts", _I64), ("facts", _PTR), ("address", _Fact),
     *_words("tensor lend lend_names lend_stream", _PTR), ("flag", _Fact),
-    *_words("excuse refuse guard guard_name guard_value stream_of stream", _PTR),
+    *_words("excuse refuse guard guard_name guard_value", _PTR), ("nbusy", _I64),
+    *_words("busy stream_of stream", _PTR),
     ("own_stream", _Fact), ("device", _I64), ("made_type", _PTR), ("made_address", _Fact),
     *_words("hold write", _PTR),
 )  # fmt: skip
@@ -327,7 +330,8 @@ def _family(family: Family, parts: _Parts) -> ctypes.Structure:
         parts.fact(family.address), view, *(parts.reference(x) for x in lends), parts.fact(family.flag),
         parts.reference(family.excuse), parts.reference(family.refuse),
         parts.reference(guard), parts.reference(guard_name), parts.reference(guard_value),
-        stream, parts.reference(family.stream), parts.fact(family.own_stream), family.device,
+        len(family.busy), parts.objects(family.busy), stream,
+        parts.reference(family.stream), parts.fact(family.own_stream), family.device,
         parts.reference(family.result), parts.fact(family.made_address),
         parts.reference(family.hold), parts.reference(family.write),
     )  # fmt: skip

@@ -4,16 +4,11 @@ compiler."""
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-if (spec := find_spec("torch")) is None or spec.origin is None:  # this folder is no PyTorch
-    pytest.skip("PyTorch is not there", allow_module_level=True)
-
 import torch
 from dynamo_samples import SAMPLES, WITHOUT_VALUES, Call
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-if (spec := find_spec("torch")) is None or spec.origin is None:  # this folder is no PyTorch
-    pytest.skip("PyTorch is not there", allow_module_level=True)
-
 import torch
 from dynamo_models import MODELS, AdamW, adamw
 from torch import nn

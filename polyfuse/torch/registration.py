@@ -1,0 +1,230 @@
+"""An operator as torch has operators: a schema, a kernel, what tracers ask, what autograd and autocast do.
+
+layer_norm[F: float](x: F[B..., H], gamma: F[H], eps: F = 1e-5) -> (y: F[B..., H])
+polyfuse::layer_norm_3f2a(Tensor x, Tensor gamma, float eps=1e-05) -> Tensor
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.driver.compiled import Compiled
+from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature
+from polyfuse.frontend_dsl.syntax.formatter import format_program
+from polyfuse.interop.device_arrays import torch_dtypes
+from polyfuse.interop.torch_tensors import no_gradient
+from polyfuse.ir.dtypes import BY_NAME, DType, from_numpy
+from polyfuse.torch.shapes import result_shapes
+
+Function = Callable[..., Any]
+NAMESPACE = "polyfuse"
+
+_libraries: dict[str, Any] = {}
+"""By name of the operator."""
+_DTYPES: dict[Any, DType] = {t: d for t, n in torch_dtypes(torch) if (d := from_numpy(n)) is not None}
+_TORCH_DTYPES = {d.name: t for t, d in _DTYPES.items()}
+
+
+def digest(function: Compiled, more: object = None) -> str:
+    """What tells operators of one name apart, the same in every process: the program, the settings, and more
+    that is said of them."""
+    text = [p.source.text or format_program(p) for p in function.programs]
+    settings = map(repr, function.settings)
+    told = "\0".join([*text, str(function.signature), *settings, _told(more)])
+    return hashlib.sha256(told.encode()).hexdigest()[:8]
+
+
+def _told(value: object) -> str:
+    """A function or an operator in words that do not depend on the process."""
+    if isinstance(value, Compiled):
+        return digest(value)
+    name = getattr(value, "__qualname__", None)
+    return f"{getattr(value, '__module__', '')}.{name}" if name else str(value or "")
+
+
+# --- schemas ------------------------------------------------------------------------------------------------
+
+
+def schema(signature: Signature, tensors: frozenset[str] = frozenset()) -> str:
+    """The schema of an operator in torch's language; `tensors`: scalar parameters that are tensors."""
+    params, may_default = [], True
+    for p in reversed(signature.params):
+        has_default = p.optional or (p.has_default and p.name not in tensors)
+        may_default = may_default and has_default
+        params.append(_parameter(signature, p, p.name in tensors, may_default))
+    params.reverse()
+    inout = iter("abcdefghijklmnopqrstuvwxyz")
+    params = [p.replace("(!)", f"({next(inout)}!)") if "(!)" in p else p for p in params]
+    if signature.size_params:
+        params.append("*")
+        params += [
+            f"SymInt? {s.name}=None" if s.default else f"SymInt {s.name}" for s in signature.size_params
+        ]
+    results = ", ".join("Tensor" for _ in signature.results)
+    return f"({', '.join(params)}) -> {results if len(signature.results) == 1 else f'({results})'}"
+
+
+def _parameter(signature: Signature, p: ParamSig, as_tensor: bool, may_default: bool) -> str:
+    if p.optional:
+        return f"Tensor? {p.name}" + ("=None" if may_default else "")
+    if p.inout:
+        return f"Tensor(!) {p.name}"
+    if p.extents or as_tensor:
+        return f"Tensor {p.name}"
+    default = f"={p.default}" if may_default else ""
+    return f"{_number(signature, p)} {p.name}{default}"
+
+
+def _number(signature: Signature, p: ParamSig) -> str:
+    kind = dict(signature.generics).get(p.dtype)
+    dtype = BY_NAME.get(p.dtype)
+    if kind == "float" or (dtype is not None and dtype.is_float):
+        return "float"
+    if dtype is not None and dtype.name == "bool":
+        return "bool"
+    return "SymInt" if kind == "int" or dtype is not None else "Scalar"
+
+
+# --- an operator of torch -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Registered:
+    """One operator of torch. `function` gives what runs for the tensors of a call."""
+
+    name: str
+    signature: Signature
+    function: Callable[[Mapping[str, Any]], Compiled]
+    tensors: frozenset[str] = frozenset()
+    overload: Any = field(init=False)
+    library: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        namespace, _, own = self.name.partition("::")
+        if self.name in _libraries:  # it is defined anew
+            _libraries[self.name]._destroy()
+        self.library = _libraries[self.name] = torch.library.Library(namespace, "FRAGMENT")
+        text = schema(self.signature, self.tensors)
+        self.library.define(own + text, tags=(torch.Tag.pt2_compliant_tag,))
+        self.overload = getattr(getattr(torch.ops, namespace), own).default
+        self.library.impl(own, self._run, "CompositeExplicitAutograd")
+        torch.library.register_fake(self.name, self._fake, lib=self.library)
+        for device in ("CPU", "CUDA"):
+            self.library.impl(own, self._autocast(f"Autocast{device}", device.lower()), f"Autocast{device}")
+
+    def without_gradient(self) -> None:
+        """It is an error to ask for a gradient."""
+
+        def refuse(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            raise no_gradient(f"an argument of {self.signature.name}", "it")
+
+        self.on_autograd(refuse)
+
+    def on_autograd(self, differentiated: Function) -> None:
+        """What a call does where a gradient is asked for: a function of dispatch keys and arguments."""
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and any(requires_grad(a) for a in args):
+                return differentiated(keyset, *args, **kwargs)
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+        self.library.impl(self.name.partition("::")[2], kernel, "Autograd", with_keyset=True)
+
+    # --- kernels ---
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults in place; size parameters only where they are given."""
+        found = dict(zip((p.name for p in self.signature.params), args, strict=False))
+        found |= {n: v for n, v in kwargs.items() if v is not None}
+        for p in self.signature.params:
+            found.setdefault(p.name, None if p.optional else p.default)
+        return found
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        named = {n: _memory(v) for n, v in self.named(args, kwargs).items()}
+        function = self.function(named)
+        sizes = {s.name for s in self.signature.size_params}
+        found = NotImplemented
+        if not kwargs:
+            found = function.in_short(tuple(named.values()))
+        if found is NotImplemented:
+            values = {n: v for n, v in named.items() if n not in sizes}
+            found = function.run(tuple(values.values()), {n: int(named[n]) for n in sizes if n in named})
+        return found
+
+    def _fake(self, *args: Any, **kwargs: Any) -> Any:
+        named = self.named(args, kwargs)
+        function, _, values = self.function(named).chosen((), named)
+        device = next(v.device for v in values.values() if isinstance(v, torch.Tensor))
+        given = {n: v for n, v in values.items() if n in {s.name for s in self.signature.size_params}}
+        arrays = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        graph = function.graph_for(
+            {n: dtype_of(n, v) for n, v in arrays.items()},
+            {n: v.dim() if isinstance(v, torch.Tensor) else 0 for n, v in values.items() if n not in given},
+        )
+        found = tuple(
+            torch.empty(shape, dtype=_TORCH_DTYPES[graph.tensor(n).dtype.name], device=device)
+            for n, shape in zip(
+                graph.outputs,
+                result_shapes(graph, {n: v.shape for n, v in arrays.items()}, given),
+                strict=True,
+            )
+        )
+        return None if not found else found[0] if len(found) == 1 else found
+
+    def _autocast(self, key: str, device: str) -> Function:
+        """A kernel that gives arguments one dtype, where the operator wants that."""
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return self.overload(*_of_one_dtype(self.signature, args, device), **kwargs)
+
+        return kernel
+
+
+def _memory(value: Any) -> Any:
+    """A tensor of a subclass as a plain one: what the subclass knows has had its say in the dispatcher."""
+    odd = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter)
+    return value.as_subclass(torch.Tensor) if odd else value
+
+
+def requires_grad(value: Any) -> bool:
+    """Is it a tensor whose gradient is asked for?"""
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def dtype_of(name: str, tensor: Any) -> DType:
+    """The type of a tensor's elements. Raises ArgumentError PF402 for one that the language does not have."""
+    found = _DTYPES.get(tensor.dtype)
+    if found is None:
+        message = f"argument '{name}' has dtype {tensor.dtype}, which the language does not have"
+        raise ArgumentError(message, code="PF402")
+    return found
+
+
+def _of_one_dtype(signature: Signature, args: tuple[Any, ...], device: str) -> list[Any]:
+    """Arguments under autocast: where a generic has several floating types, the widest; where a parameter has
+    one type, that."""
+    wanted: dict[str, Any] = {n: t for n, t in _TORCH_DTYPES.items() if t.is_floating_point}
+    fixed = set(wanted)
+    pairs = list(zip(signature.params, args, strict=False))
+
+    def concerned(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point() and value.device.type == device
+
+    for p, value in pairs:
+        if concerned(value) and p.dtype not in fixed:
+            known = wanted.get(p.dtype)
+            wanted[p.dtype] = value.dtype if known is None else torch.promote_types(known, value.dtype)
+    return [
+        value.to(wanted[p.dtype]) if concerned(value) and not p.inout and p.dtype in wanted else value
+        for p, value in pairs
+    ]

@@ -1,0 +1,7 @@
+"""Tests with PyTorch and JAX, which `make test-torch` runs in an environment of their own."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore_glob = [] if all(map(find_spec, ("torch", "jax"))) else ["test_*.py"]
