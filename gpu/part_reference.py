@@ -17,8 +17,9 @@ from gpu.job import Job
 from gpu.pack import ROOT
 
 FAILED = ROOT / "build" / "gpu-logs" / "failed"
-KINDS = ("examples", "stdlib", "kinds", "workloads", "random")
+KINDS = ("examples", "stdlib", "gradients", "kinds", "workloads", "random")
 RANDOM, QUICK_RANDOM = 400, 8
+GRADIENTS, QUICK_GRADIENTS = 60, 4
 SEEDS, QUICK_SEEDS = 22, 1
 """Programs of each kind."""
 TOGETHER, QUICK_TOGETHER = 6, 4
@@ -41,10 +42,11 @@ def items(job: Job) -> list[str]:
     together = QUICK_TOGETHER if job.quick else TOGETHER
     helpers = _helpers()
     counts = {"workloads": len(helpers.workload_names()), "random": QUICK_RANDOM if job.quick else RANDOM}
+    counts["gradients"] = QUICK_GRADIENTS if job.quick else GRADIENTS
     counts["kinds"] = helpers.kind_count(QUICK_SEEDS if job.quick else SEEDS)
     if importlib.util.find_spec("scipy"):  # cases say with it what is expected
         counts |= {"stdlib": helpers.stdlib_count(), "examples": helpers.example_count()}
-    first = {"random": job.seed, "kinds": helpers.kind_count(job.seed)}
+    first = {"random": job.seed, "gradients": job.seed, "kinds": helpers.kind_count(job.seed)}
     found = []
     for kind in KINDS:
         begin, end = first.get(kind, 0), first.get(kind, 0) + counts.get(kind, 0)

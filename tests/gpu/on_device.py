@@ -8,6 +8,7 @@ copies; `by_api` calls the same operators as users do, with torch tensors on the
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gradient_checks import backward_arguments
 from kinds import KINDS, kind_call
 from programs import random_program
 from targets import DEVICES, Call, expected, is_placed
@@ -210,6 +212,7 @@ def call_of(kind: str, number: int) -> DeviceCall:
         "stdlib": _stdlib,
         "examples": _example,
         "kinds": _kind,
+        "gradients": _gradient,
         "random": _random,
         "workloads": _workload,
     }
@@ -277,6 +280,24 @@ def _random(seed: int) -> DeviceCall:
     graph = instantiate(program.programs, p.op)
     scheduler: Any = "isl" if seed % 10 == 0 else "auto"
     return DeviceCall(Call(f"seed {seed}", p.text, graph, p.sizes, p.inputs, scheduler), program, p.op)
+
+
+def _gradient(number: int) -> DeviceCall:
+    """The derived operator of a random program, the first from a seed on that has one."""
+    for seed in itertools.count(3 * number):
+        p = random_program(seed)
+        op = pf.parse(p.text).op()
+        try:
+            pair = pf.grad(op)
+        except PolyfuseError:  # no gradient flows, or none can be written
+            continue
+        rng = np.random.default_rng(seed)
+        given = backward_arguments(pair, op.graph(), p.sizes, p.inputs, rng)
+        graph = pair.backward.graph()
+        inputs = {n: np.asarray(a, graph.tensor(n).dtype.numpy) for n, a in given.items()}
+        call = Call(f"gradient {seed}", str(pair), graph, {n: p.sizes[n] for n in graph.sizes}, inputs)
+        return DeviceCall(call, pair.backward.program, pair.backward.op.name)
+    raise AssertionError("there is always another seed")
 
 
 @cache
