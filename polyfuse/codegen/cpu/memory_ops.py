@@ -154,7 +154,7 @@ class StreamPrinter(LanePrinter):
         """As many iterations as there are whole steps of so many lanes, from a border of lines on."""
         arrays = {s.buffer: f"{s.buffer}_q" for s in found}
         part = "p + " if lanes > FITTED.half_precision_lanes else ""
-        inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
+        inner = replace(self, element=into_arrays(self.element, arrays, part), streamed=frozenset())
         i1, at = indent + "  ", f"{loop.var}_s"
         lines = [f"{indent}for (; {at} + {lanes} <= {loop.var}_e; {at} += {lanes}) {{"]
         for s in found:
@@ -222,9 +222,11 @@ def together(loop: For, found: list[Store]) -> int:
     return next((n for n in (FITTED.non_temporal_together, 2 * LINE) if size and size % n == 0), 0)
 
 
-def _into_arrays(
+def into_arrays(
     element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str], part: str
 ) -> Callable[[Printer, str, tuple[Index, ...]], str]:
+    """Stores to some buffers are to arrays, lane by lane."""
+
     def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
         return f"{arrays[buffer]}[{part}l]" if buffer in arrays else element(printer, buffer, indices)
 

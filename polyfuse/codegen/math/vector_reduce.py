@@ -148,7 +148,8 @@ def _moved(lanes: int, piece: int, size: int) -> tuple[list[int], list[int]]:
 # --- totals up to each lane -------------------------------------------------------------------------------
 
 # Each lane takes in the one before, then that two before, and so on: log2 steps. One without such a lane adds
-# 0, or is an extreme with itself.
+# 0, or is an extreme with itself. Sums of the longest vectors go by halves of 2, 4, ... lanes: the second one
+# adds the total of the first, under a mask (a fifth faster than shifts on Zen 5; without masks slower).
 SCANS = ("sum", "max", "min")
 _LATER = {"sum": "a + b", "max": "(b > a)NAN ? b : a", "min": "(b < a)NAN ? b : a"}
 
@@ -166,6 +167,8 @@ def _scan(op: str, t: DType) -> str:
     element = WRAPPING.get(t, t.c_name) if op == "sum" else t.c_name
     both = _LATER[op].replace("NAN", " | (b != b)" if t.is_float else "")
     steps = {f"STEPS{w}": _shifts(op == "sum", both, w // t.bytes) for w in _WIDTHS}
+    if op == "sum":
+        steps["STEPS64"] = _halves((I32 if t.bytes == I32.bytes else I64).c_name, 64 // t.bytes)
     return Template(read("vector_scans.h")).substitute(T=t.c_name, N=t.name, O=op, E=element, C=both, **steps)
 
 
@@ -177,6 +180,20 @@ def _shifts(zero: bool, both: str, lanes: int) -> str:
         places = ", ".join(map(str, moved))
         lines.append(f"  {{ const W b = __builtin_shufflevector(a, z, {places}); a = {both}; }}")
         by *= 2
+    return "\n".join(lines)
+
+
+def _halves(integer: str, lanes: int) -> str:
+    """`b` has the total of a first half in all lanes of the second one, which the mask `m` chooses."""
+    lines, half = [f"  typedef {integer} M __attribute__((vector_size(PF_VECTOR)));"], 1
+    while half < lanes:
+        second = [k // half % 2 for k in range(lanes)]
+        places = ", ".join(str(k // (2 * half) * 2 * half + half - 1) for k in range(lanes))
+        lines += [
+            f"  {{ const M m = {{{', '.join(str(-x) for x in second)}}};",
+            f"    const W b = __builtin_shufflevector(a, a, {places}), c = a + b; a = m ? c : a; }}",
+        ]
+        half *= 2
     return "\n".join(lines)
 
 

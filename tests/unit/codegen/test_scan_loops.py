@@ -16,10 +16,13 @@ import polyfuse as pf
 from polyfuse.codegen.analysis.scan_loops import scan_of
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.math.vector_reduce import DTYPES, SCANS, scan_name
+from polyfuse.driver.pipeline import build
+from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import BY_NAME, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Node, Store
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read
+from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.runtime.toolchain.compiler import load_shared
@@ -144,3 +147,29 @@ def test_totals_in_f64_of_which_f32_is_made_are_narrow() -> None:
     wide = scan_of(loop_of(total, Store("y", t, q), Store("p", (), q)))
     assert narrow is not None and narrow.narrow == (Store("y", t, Read("q", (), F32)),)
     assert wide is not None and wide.narrow is None and wide.dtype is F32
+
+
+@pytest.mark.parametrize("right", [TERMS["sum"], TERMS["later"]])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_results_past_the_caches_are_the_same(right: str, shift: int) -> None:
+    """They begin anywhere in memory."""
+    graph, x = pf.parse(text_of(right, "f32")).op("f").graph(), argument("f32", 3, 1001, 1, special=True)
+    as_usual: Any = {"fusion": pf.LoopFusion(), "options": pf.Options()}
+    found = []
+    for stream in (False, True):
+        made = build(graph, {"B": 3, "T": 1001}, **as_usual, knobs=CpuKnobs(stream=stream))
+        assert made.code is not None and isinstance(made.executable, CpuExecutable)
+        assert ("pf_stream(&b_y[" in made.code.source) == stream
+        memory = np.full(x.size + 32, 7, np.float32)
+        made.executable.run({"x": x, "y": memory[shift : shift + x.size].reshape(x.shape)})
+        found.append(memory)
+    np.testing.assert_array_equal(*found)
+
+
+def test_narrow_results_are_stored_as_they_are() -> None:
+    """A vector of terms makes less than a vector of them."""
+    text = "op f(x: f32[B, T]) -> (y: bf16[B, T]) { y[b, t] = bf16(sum[s in 0..t+1](x[b, s])) }"
+    as_usual: Any = {"fusion": pf.LoopFusion(), "options": pf.Options()}
+    graph = pf.parse(text).op("f").graph()
+    made = build(graph, {"B": 3, "T": 1001}, **as_usual, knobs=CpuKnobs(stream=True))
+    assert made.code is not None and "pf_stream" not in made.code.source

@@ -14,16 +14,17 @@ rounds three times in place of once for each step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from polyfuse.codegen.analysis.accesses import along
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.scan_loops import Scan, scan_of
 from polyfuse.codegen.c_printer import bare
-from polyfuse.codegen.cpu.memory_ops import AlignmentPrinter
+from polyfuse.codegen.cpu.memory_ops import AlignmentPrinter, into_arrays
 from polyfuse.codegen.cpu.printer import to_border
 from polyfuse.codegen.math.vector_reduce import scan_name
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.loop_ir import For, Store
+from polyfuse.ir.loop_ir import Block, For, Store
 
 
 @dataclass(slots=True)
@@ -89,6 +90,11 @@ class ScanPrinter(AlignmentPrinter):
             parts = (self.cast(carried, wide, dtype), self.cast(f"{v}[{lane}]", scan.dtype, dtype))
             return self.combine(scan.op, *parts, dtype)
 
+        after = scan.after if narrow is None else narrow
+        past = self._past(scan, after)
+        arrays = {s.buffer: f"{s.buffer}_q" for s in past}
+        inner = replace(self, element=into_arrays(self.element, arrays, "")) if past else self
+        self.made.update(("stream", s.buffer) for s in past)
         return [
             f"{indent}__attribute__((aligned(64))) {scan.dtype.c_name} {v}[{lanes}];",
             *each,
@@ -97,9 +103,24 @@ class ScanPrinter(AlignmentPrinter):
             f"{indent}}}",
             f"{indent}{self.call(scan_name(scan.op, scan.dtype), [v])};",
             f"{indent}const {wide.c_name} {carried} = {state};",
+            *(
+                f"{indent}__attribute__((aligned(64))) {s.value.dtype.c_name} {arrays[s.buffer]}[{lanes}];"
+                for s in past
+            ),
             *each,
             f"{i1}const {dtype.c_name} {name} = {bare(total('l', dtype))};",
-            *self.block(scan.after if narrow is None else narrow, i1),
+            *inner.block(after, i1),
             f"{indent}}}",
+            *(self._streamed(s, loop.var, at, arrays[s.buffer], indent) for s in past),
             f"{indent}{state} = {bare(total(f'{lanes} - 1', wide))};",
         ]
+
+    def _past(self, scan: Scan, after: Block) -> list[Store]:
+        """Stores of whole lines along memory that go past the caches."""
+        found = [n for n in after if isinstance(n, Store) and n.buffer in self.streamed]
+        whole = [s for s in found if s.value.dtype.bytes >= scan.dtype.bytes and along(s, scan.loop.var)]
+        return whole if len({s.buffer for s in whole}) == len(found) else []
+
+    def _streamed(self, s: Store, var: str, at: str, array: str, indent: str) -> str:
+        place = self.element(self, s.buffer, s.indices)
+        return f"{indent}{{ const pf_i64 {var} = {at}; pf_stream(&{place}, {array}, sizeof {array}); }}"
