@@ -1,4 +1,4 @@
-"""Scans beside PyTorch, NumPy, JAX and a copy: `python -m benchmarks.scans [--threads N] [--rounds N]`.
+"""Scans beside PyTorch, NumPy, JAX and a copy: `python -m benchmarks.scans [--write]`.
 
 Running sums and sliding maxima of few long rows.  Each contender is a process of its own
 that computes on request, so that they take turns; a figure is the median over rounds of the fastest call in a
@@ -7,17 +7,22 @@ turn.  *copy* is our program ``y[b, t] = x[b, t]``.  Contenders that are not ins
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.turns import OURS, options_of, serve_cases, turns_of
+from benchmarks.pages import write_measured
+from benchmarks.surroundings import load_average, surroundings
+from benchmarks.turns import OURS, serve_cases, turns_of
 
 COPY = "copy"
 NEEDS = {COPY: "polyfuse", OURS: "polyfuse", "NumPy": "numpy", "PyTorch": "torch", "jax.jit": "jax"}
 WIDTH = 64
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scans.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ def table(threads: int, rounds: int) -> str:
     """Milliseconds of all cases, as Markdown."""
     peers = [p for p, library in NEEDS.items() if importlib.util.find_spec(library)]
     lines = [
-        f"{threads} threads, f32, milliseconds; medians of {rounds} rounds.",
+        f"{threads} thread{'s' * (threads > 1)}, f32, milliseconds; medians of {rounds} rounds.",
         "",
         f"| | {' | '.join(peers)} | by a copy |",
         f"|---|{'---:|' * (len(peers) + 1)}",
@@ -126,9 +131,19 @@ def table(threads: int, rounds: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
-    chosen = options_of(__doc__)
-    print(table(chosen.threads, chosen.rounds))
+    """Print the tables; with --write also into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help=f"write them into {PAGE.name}")
+    chosen = parser.parse_args()
+    for threads in chosen.threads:
+        where = surroundings()
+        about = f"{where['cpu']}, {where['date'][:10]}, load average {load_average():.1f}."
+        found = f"{about} {table(threads, chosen.rounds)}"
+        print(found, flush=True)
+        if chosen.write:
+            write_measured(PAGE, found, f"threads {threads}")
 
 
 if __name__ == "__main__":
