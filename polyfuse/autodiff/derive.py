@@ -10,12 +10,13 @@ from polyfuse.autodiff.keep import Choice, bytes_of, choose, representative
 from polyfuse.autodiff.structure import live_tensors
 from polyfuse.autodiff.tidy import tidied
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl.semantics.size_algebra import Facts
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, IVar, sizes
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Const,
     IndexValue,
     IterDim,
     Read,
@@ -27,6 +28,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.poly.legality.ranges import prove_ranges
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,38 @@ def _forward(graph: TensorGraph, choice: Choice) -> tuple[TensorGraph, tuple[str
             tensors.append(replace(t, name=entry, role=Role.OUTPUT))
             statements.append(_copy(t, entry))
             names.append(entry)
+        elif _is_partial(graph, t):
+            whole = f"{n}__all"
+            tensors.append(replace(t, name=whole, role=Role.OUTPUT))
+            statements += _filled(graph, t, whole)
+            names.append(whole)
         else:
             tensors = [replace(x, role=Role.OUTPUT) if x is t else x for x in tensors]
             names.append(n)
     outputs = (*graph.outputs, *names)
     return replace(graph, tensors=tuple(tensors), statements=tuple(statements), outputs=outputs), tuple(names)
+
+
+def _is_partial(graph: TensorGraph, t: Tensor) -> bool:
+    """Do its definitions leave elements out?"""
+    one = [replace(x, role=Role.OUTPUT if x is t else Role.TEMP) if x.role in (Role.TEMP, Role.OUTPUT) else x
+           for x in graph.tensors]  # fmt: skip
+    one = [replace(x, alias=None) for x in one]
+    found = Diagnostics()
+    prove_ranges(replace(graph, tensors=tuple(one), outputs=(t.name,)), None, found)
+    return any(d.code == "PF353" for d in found.errors)
+
+
+def _filled(graph: TensorGraph, t: Tensor, name: str) -> list[Statement]:
+    """A copy with zeros where nothing is defined."""
+    dims = tuple(IterDim(f"i{k}", IConst(0), n) for k, n in enumerate(t.shape))
+    zero = Const(0.0 if t.dtype.is_float else 0, t.dtype.compute)
+    made = [Statement(name, name, dims, tuple(IVar(d.name) for d in dims), zero)]
+    for k, s in enumerate(graph.writers(t.name)):
+        outer = tuple(d for d in s.dims if not d.reduce)
+        read = Read(t.name, s.write, t.dtype)
+        made.append(Statement(f"{name}_{k}", name, outer, s.write, read, "sum", True))
+    return made
 
 
 def _copy(t: Tensor, name: str) -> Statement:
