@@ -32,6 +32,7 @@ from polyfuse.autodiff.inversion import Condition, Unsolved, instances
 from polyfuse.autodiff.partials import partial
 from polyfuse.autodiff.reuse import Reuse
 from polyfuse.autodiff.rows import row_of, with_data
+from polyfuse.autodiff.running import running_place
 from polyfuse.autodiff.structure import groups, live_tensors
 from polyfuse.autodiff.vanish import Vanish
 from polyfuse.diagnostics import DslError
@@ -155,6 +156,8 @@ class Adjoint:
         out = Read(s.target, s.write, value.dtype)
         conditions: list[Expr] = []
         extreme = next((w for w in self.graph.writers(s.target) if w.reduction in ("max", "min")), None)
+        if extreme is not None and self._shares_of_running(s, seed):
+            return
         if extreme is not None:
             equal = apply("eq", s.expr, out)
             conditions.append(equal)
@@ -272,6 +275,23 @@ class Adjoint:
                 return e.dtype.is_float and any(map(self._is_live, args))
             case _:
                 return False
+
+    def _shares_of_running(self, s: Statement, seed: Expr) -> bool:
+        """Those of a running extreme: its place has the gradient. Is it one?"""
+        t = self.graph.tensor(s.target)
+        if len(self.graph.writers(t.name)) > 1 or t.dtype is not s.expr.dtype:
+            return False
+        name = self.fresh(f"{t.name}_at")
+        place = running_place(s, name)
+        if place is None:
+            return False
+        self.tensors[name] = Tensor(name, I64, t.shape, Role.TEMP)
+        self.statements.append(place)
+        (d,) = (d for d in s.dims if d.reduce)
+        value = with_data(s.expr, d.name, Read(name, s.write, I64))
+        outer = tuple(x for x in s.dims if not x.reduce)
+        self._walk(value, seed, [], replace(s, dims=outer, expr=value, reduction=None))
+        return True
 
     def _ties(self, tensor: str, write: tuple[Index, ...]) -> Expr:
         """How many terms are the extreme: they share its gradient."""
