@@ -24,7 +24,7 @@ def check(operator: Operator) -> None:
     assert lines(pf.parse(operator_text(graph)).op().graph()) == lines(graph)
 
 
-# A mean of rows that data bound is a quotient of two statements, of which the second has these bounds as well.
+# A mean of rows that data bound is a quotient of two statements, and both have these bounds.
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("name", [n for n in pf.stdlib.ops if n not in ("segment_mean", "segment_softmax")])
 def test_the_library(name: str) -> None:
