@@ -121,11 +121,15 @@ SAMPLES["aten.div"] += [
 SAMPLES["aten.floor_divide"] += [c(N, M)]
 SAMPLES["aten.remainder"] += [c(N, M), c(N, -M), c(A, 0.3)]
 SAMPLES["aten.fmod"] += [c(N, M), c(A, 0.3)]
-SAMPLES["aten.pow"] += [c(A, e) for e in (2, 3, 0.5, -1, -0.5, 1, 0, 2.5)] + [
-    c(2.0, A),
-    c(M, 2),
-    c(M, N.abs()),
-]
+SAMPLES["aten.pow"] += (
+    [c(i(3, 4, least=-2, most=3), N)]
+    + [c(A, e) for e in (2, 3, 0.5, -1, -0.5, 1, 0, 2.5)]
+    + [
+        c(2.0, A),
+        c(M, 2),
+        c(M, N.abs()),
+    ]
+)
 SAMPLES["aten.maximum"] += [c(N, M), c(b(4), b(4))]
 SAMPLES["aten.eq"] += [c(N, 3), c(A.bfloat16(), 0.1), c(b(4), b(4))]
 SAMPLES["aten.lt"] += [c(N, 2.5), c(A.bfloat16(), 0.3), c(b(4), b(4)), c(N, A)]
@@ -245,7 +249,13 @@ SAMPLES |= {
         c([A.bfloat16(), A.bfloat16()], 1),
     ],
     "aten.stack": [c([A, B]), c([A, B], 1), c([A, B], -1)],
-    "aten.constant_pad_nd": [c(A, [1, 2], 3.0), c(A, [1, 0, 0, 2]), c(A, [-1, 1]), c(A, [0, -2, 1, 0])],
+    "aten.constant_pad_nd": [
+        c(A, [1, 2], 3.0),
+        c(b(3, 4), [1, 2]),
+        c(A, [1, 0, 0, 2]),
+        c(A, [-1, 1]),
+        c(A, [0, -2, 1, 0]),
+    ],
     "aten.slice_scatter": [c(f(5, 6), f(5, 2), 1, 2, 4), c(f(9), f(3), 0, 1, 9, 3), c(A, B, 0)],
     "aten.select_scatter": [c(A, W, 0, 1), c(A, f(3), 1, -1)],
     "aten.flip": [c(T, [0, 2]), c(A, [])],
@@ -279,6 +289,7 @@ SAMPLES["aten.aminmax"] = [c(A), c(A, dim=1), c(A, dim=1, keepdim=True)]
 SAMPLES["aten.var"] = SAMPLES["aten.std"] = [
     c(A, [1]),
     c(A, [1], correction=0),
+    c(A, [1], correction=0.7),
     c(T, [0, 2], correction=1, keepdim=True),
 ]
 SAMPLES["aten.var_mean"] = SAMPLES["aten.std_mean"] = SAMPLES["aten.var"]

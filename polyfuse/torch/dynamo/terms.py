@@ -161,8 +161,6 @@ def where(test: Term, then: Operand, other: Operand) -> Term:
     model = then if isinstance(then, Term) else other
     assert isinstance(model, Term)
     yes, no = model.like(then), model.like(other)
-    if yes.dtype.is_bool:
-        return (test & yes) | (~test & no)
     return Term(g.Select(test.expr, yes.expr, no.expr, yes.dtype))
 
 

@@ -143,7 +143,7 @@ def _fmod(x: Term, y: Term) -> Term:
 
 def _pow(x: Term, y: Term) -> Term:
     if not x.dtype.is_float:
-        return x**y
+        return _integer_pow(x, y)
     match y.number:
         case 0.5:
             return apply("sqrt", x)
@@ -157,6 +157,15 @@ def _pow(x: Term, y: Term) -> Term:
             return x.like(1) / x
         case _:
             return x**y
+
+
+def _integer_pow(x: Term, y: Term) -> Term:
+    """Powers of negative exponents are rounded towards 0."""
+    if y.number is not None or x.dtype is U8:
+        return x**y
+    odd = (y % 2) != 0
+    inverse = where(x == 1, x, where(x == -1, where(odd, x, x.like(1)), x.like(0)))
+    return where(y < 0, inverse, x ** apply("max", y, 0))
 
 
 def _clamp(x: Term, low: Term | None, high: Term | None) -> Term:

@@ -11,7 +11,7 @@ from polyfuse.ir.dtypes import BOOL, HALVES, I64, DType
 from polyfuse.torch.dynamo.index_maps import Index, unravel
 from polyfuse.torch.dynamo.lowerings.table import Arguments, Node, lowers, tensor_of
 from polyfuse.torch.dynamo.lowerings.views import without_axes
-from polyfuse.torch.dynamo.sizes import Extent, equal, is_number, product, to_ir, whole
+from polyfuse.torch.dynamo.sizes import Extent, equal, is_number, product, to_ir
 from polyfuse.torch.dynamo.terms import Term, apply, constant, converted, of_index, where
 from polyfuse.torch.dynamo.values import Indices, Value
 
@@ -153,9 +153,11 @@ def _moments(low: Lowering, node: Node, a: Arguments) -> tuple[Value, Value, tup
         return (away * away).expr
 
     squares = low.reduce("sum", v.shape, axes, square, dtype, keepdim=True)
+    free = apply("max", count(n, dtype) - less, 0)
     left = product(n)
-    free = max(left - less, 0) if is_number(left) else whole(left - less)
-    variance = squares.computed(lambda idx: (Term(squares.at(idx)) / count([free], dtype)).expr)
+    if is_number(left):
+        free = Term(constant(max(left - less, 0), dtype))
+    variance = squares.computed(lambda idx: (Term(squares.at(idx)) / free).expr)
     return variance, mean, axes
 
 

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 def select(test: g.Expr | None, then: g.Expr, other: g.Expr) -> g.Expr:
     """`then if test else other`; a condition that always holds is None."""
-    if test is None:
-        return then
-    if then.dtype.is_bool:
-        no = g.Apply("not", (test,), BOOL)
-        yes = g.Apply("and", (test, then), BOOL)
-        return g.Apply("or", (yes, g.Apply("and", (no, other), BOOL)), BOOL)
-    return g.Select(test, then, other, then.dtype)
+    return then if test is None else g.Select(test, then, other, then.dtype)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------

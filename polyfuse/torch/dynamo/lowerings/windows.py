@@ -11,7 +11,7 @@ from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import I64
 from polyfuse.torch.dynamo.index_maps import Index, Quotient, data_index, inside, ravel, unravel, variable
 from polyfuse.torch.dynamo.lowerings.structure import conjunction, guarded, select
-from polyfuse.torch.dynamo.lowerings.table import Arguments, Node, lowers
+from polyfuse.torch.dynamo.lowerings.table import Arguments, Node, lowers, tensor_of
 from polyfuse.torch.dynamo.sizes import to_ir, whole
 from polyfuse.torch.dynamo.terms import Term, constant, converted, of_index
 from polyfuse.torch.dynamo.values import Indices, Shape, Value
@@ -68,6 +68,10 @@ class _Window:
             g.IterDim(n, to_ir(0), to_ir(s), True) for n, s in zip(names, self.size, strict=True) if s > 1
         )
         return [variable(n, s) for n, s in zip(names, self.size, strict=True)], dims
+
+
+def _has_means(node: Node, a: Arguments) -> str:
+    return _is_plain(node, a) or ("" if tensor_of(node).dtype.is_floating_point else "means of integers")
 
 
 def _is_plain(node: Node, a: Arguments) -> str:
@@ -149,7 +153,7 @@ def _max_pool_backward(low: Lowering, node: Node, a: Arguments) -> Value:
 
 
 @lowers(
-    "aten.avg_pool2d", "aten.avg_pool3d", group="pools", overloads=("default",), refuse=_is_plain, alone=True
+    "aten.avg_pool2d", "aten.avg_pool3d", group="pools", overloads=("default",), refuse=_has_means, alone=True
 )
 def _avg_pool(low: Lowering, node: Node, a: Arguments) -> Value:
     v, count = low.value(a["self"]), 3 if "3d" in str(node.target) else 2
@@ -166,7 +170,7 @@ def _avg_pool(low: Lowering, node: Node, a: Arguments) -> Value:
     "aten.avg_pool3d_backward",
     group="pools",
     overloads=("default",),
-    refuse=_is_plain,
+    refuse=_has_means,
     alone=True,
 )
 def _avg_pool_backward(low: Lowering, node: Node, a: Arguments) -> Value:
