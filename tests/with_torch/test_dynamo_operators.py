@@ -7,18 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from dynamo_runs import evaluated, traced_call
 from dynamo_samples import SAMPLES, WITHOUT_VALUES, Call
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.torch.dynamo import lowerings  # noqa: F401
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view, lower
-from polyfuse.torch.dynamo.lowerings.table import TABLE, complete, tensor_of
+from polyfuse.torch.dynamo.lowerings.table import TABLE, complete
 from polyfuse.torch.dynamo.partition import partition
-from polyfuse.torch.dynamo.sizes import dense_order
 
 DOCS = Path(__file__).parents[2] / "docs"
 complete()
@@ -76,7 +73,7 @@ def traced(name: str, call: Call) -> tuple[Any, list[Any], list[Any]]:
     def is_alias(y: Any, t: Any) -> bool:
         return short in VIEWS
 
-    graph = make_fx(run, tracing_mode="fake")(*tensors)
+    graph = traced_call(run, tensors)
     return graph, tensors, run(*tensors)
 
 
@@ -99,46 +96,15 @@ def lowered_of(graph: Any, precision: str = "eager") -> Lowered:
     return lower(members, list(dict.fromkeys(output.all_input_nodes)), precision)
 
 
-def evaluated(low: Lowered, graph: Any, tensors: list[Any]) -> list[Any]:
-    """The results of a region by the reference."""
-    places = dict(zip((n for n in graph.graph.nodes if n.op == "placeholder"), tensors, strict=True))
-    constants = {n: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
-    given = {}
-    for k, n in enumerate(low.inputs):
-        t = {**places, **constants}[n].detach()
-        if n in low.copied:
-            t = t.contiguous()
-        order = dense_order(tuple(t.shape), tuple(t.stride()))
-        shape = [int(str(e)) for e in low.graph.tensor(f"p{k}").shape]
-        given[f"p{k}"] = as_array(t.permute(order) if order else t).reshape(shape)
-    found = evaluate(low.graph, {}, given)
-    results = []
-    for k, n in enumerate(low.outputs):
-        t = tensor_of(n)
-        order = dense_order(tuple(t.shape), tuple(t.stride())) or ()
-        flat = torch.from_numpy(np.array(found[f"o{k}"].value))
-        results.append(
-            flat.reshape([t.shape[d] for d in order]).permute([order.index(d) for d in range(t.dim())])
-        )
-    return results
-
-
-def as_array(t: Any) -> Any:
-    """A tensor as NumPy has it."""
-    if t.dtype is torch.bfloat16:
-        import ml_dtypes
-
-        return t.float().numpy().astype(ml_dtypes.bfloat16)
-    return t.contiguous().numpy()
-
-
 @pytest.mark.parametrize(("name", "k"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
 def test_a_lowering_agrees_with_eager(name: str, k: int) -> None:
     graph, tensors, wanted = traced(name, SAMPLES[name][k])
     if not any(n.target in TABLE for n in graph.graph.nodes):
         pytest.skip("this torch traces it into nothing")
     low = lowered_of(graph)
-    found = evaluated(low, graph, tensors)
+    places = dict(zip((n for n in graph.graph.nodes if n.op == "placeholder"), tensors, strict=True))
+    places |= {n: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
+    found = evaluated(low, [places[n] for n in low.inputs])
     output = next(n for n in graph.graph.nodes if n.op == "output").args[0]
     for node, want in zip(output, wanted, strict=True):
         got = found[low.outputs.index(node)]
