@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,6 @@ sys.path[:0] = [
     str(TESTS / "helpers"),
     *(str(f) for f in sorted((TESTS / "unit").iterdir()) if f.is_dir()),
 ]
-# Without PyTorch the folder of its tests would be found by its name.
-if (_found := find_spec("torch")) is not None and _found.origin is None:
-    sys.modules["torch"] = None  # type: ignore[assignment]
 
 _changed = pytest.StashKey[list[str]]()
 
