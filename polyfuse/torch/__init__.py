@@ -1,4 +1,4 @@
-"""Operators in models of PyTorch: `pf.torch.op`.
+"""Operators in models of PyTorch, `pf.torch.op`, and what became of a model with `backend="polyfuse"`.
 
 layer_norm = pf.torch.op(pf.stdlib.layer_norm)
 y = layer_norm(x, model.gamma, model.beta)
@@ -6,6 +6,21 @@ y = layer_norm(x, model.gamma, model.beta)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from polyfuse.torch.operators import TorchOperator, op
 
-__all__ = ["TorchOperator", "op"]
+if TYPE_CHECKING:
+    from polyfuse.torch.dynamo.report import Report
+
+__all__ = ["TorchOperator", "op", "report"]
+
+
+def report(model: Any = None) -> Report:
+    """What became of a model that `torch.compile(model, backend="polyfuse")` gave: regions, kernels, bytes that
+    are not moved, why a region ends where it does, and what fell back to ATen; `print` shows it.
+
+    Without a model: of all that this process has compiled."""
+    from polyfuse.torch.dynamo.report import report as of_model
+
+    return of_model(model)
