@@ -17,10 +17,8 @@ __all__ = ["TorchOperator", "op", "report"]
 
 
 def report(model: Any = None) -> Report:
-    """What became of a model that `torch.compile(model, backend="polyfuse")` gave: regions, kernels, bytes that
-    are not moved, why a region ends where it does, and what fell back to ATen; `print` shows it.
-
-    Without a model: of all that this process has compiled."""
+    """What became of a model that `torch.compile(model, backend="polyfuse")` gave, or of all models: regions,
+    kernels, bytes that are not moved, why a region ends where it does, and what fell back to ATen."""
     from polyfuse.torch.dynamo.report import report as of_model
 
     return of_model(model)
