@@ -116,7 +116,7 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
     """One cluster by the layers given. Raises ScheduleError PF5xx."""
     passed, forms = in_one_pass(graph, passes)
-    scheduled = schedule(passed, passes)
+    scheduled = schedule_by(passed, passes)
     kernels, decisions = cluster_kernels(scheduled, passes)
     copied, in_place = entry_copies(kernels)
     return Piece(graph, scheduled, kernels, copied), (*forms, *scheduled.decisions, *decisions, *in_place)
@@ -147,13 +147,16 @@ def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGr
     return kernels, (*decisions, *more)
 
 
-def schedule(graph: TensorGraph, passes: Passes) -> ScheduledGraph:
+def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
     """Layer I, or the identity schedule without it."""
+    return identity_schedule(graph) if fusion is None else fusion.schedule(graph)
+
+
+def schedule_by(graph: TensorGraph, passes: Passes) -> ScheduledGraph:
+    """The same by the passes of a compilation."""
     fusion = passes.fusion
-    if fusion is None:
-        return identity_schedule(graph)
-    if not fusion.rematerialise or not _has_open_tiles(graph, passes):
-        return fusion.schedule(graph)
+    if fusion is None or not fusion.rematerialise or not _has_open_tiles(graph, passes):
+        return schedule(graph, fusion)
     why = "tiles of open sizes read what is stored; what is computed again has to be copied for them"
     return replace(fusion, rematerialise=False).schedule(
         graph, (Decision("rematerialise", graph.name, False, why),)

@@ -40,7 +40,7 @@ from polyfuse.driver.lowering import (
     in_one_pass,
     launches,
     lower_clusters,
-    schedule,
+    schedule_by,
 )
 from polyfuse.driver.parallel import lower_all, peak_bytes
 from polyfuse.driver.spills import unspilled
@@ -321,7 +321,7 @@ class Compilation:
         # TensorGraph -> TensorGraph (with reductions in one pass over memory, where that pays)
         passed, forms = step("online", lambda: in_one_pass(fixed, passes))
         # TensorGraph -> ScheduledGraph (layer I)
-        scheduled = step("schedule", lambda: schedule(passed, passes))
+        scheduled = step("schedule", lambda: schedule_by(passed, passes))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
         separate, decisions = step("kernels", lambda: cluster_kernels(scheduled, passes))
         # inout parameters: in place, or copied first
