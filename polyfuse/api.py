@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from polyfuse.autodiff.derive import Derived, Wishes, derive
 from polyfuse.autodiff.graph_text import operator_text
@@ -509,6 +509,7 @@ def export(
     ranks: Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
     strides: bool = True,
+    blas: Literal["never", "caller"] = "never",
 ) -> Path:
     """Write an operator for C, with a header whose path is returned; `load` gives it back as a function.
 
@@ -520,20 +521,22 @@ def export(
     that launches them by CUDA's driver.
 
     function  what `compile` returned, or what it takes; its layers and options count, but products of
-              matrices are computed by kernels that are exported too
+              matrices are computed by kernels that are exported too, unless `blas` says otherwise
     dtypes    of generics (f32 or i32 if not given), as ``{"F": "f16"}``
     ranks     of rank variables (one axis if not given)
     sizes     those that kernels know, beside those of ``compile(..., sizes=...)``; all others are open
     strides   also kernels for inputs that are not dense
+    blas      "caller": large matrix products of known sizes are computed by functions that the caller passes
+              (the header says how), on the CPU
 
     Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, optional tensors that
-    may be there or not; PF780 for what only libraries of the CPU can do; ToolchainError PF769 where files
-    cannot be written.
+    may be there or not; PF780, PF782 for what only libraries of the CPU can do; ToolchainError PF769 where
+    files cannot be written.
     """
     from polyfuse.driver.export import request_of, write_grids, write_library
 
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
-    request = request_of(compiled, dtypes, ranks, sizes, strides)
+    request = request_of(compiled, dtypes, ranks, sizes, strides, blas)
     write = write_grids if request.target == "cuda" else write_library
     return write(request, Path(path))[1]
 

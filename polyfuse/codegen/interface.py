@@ -13,6 +13,17 @@ from polyfuse.ir.tensor_graph import Constraint, Role, Tensor, TensorGraph
 
 FORMAT = "1"
 """Of what a library says of itself."""
+STATUS = (
+    ("done", "all is well"),
+    ("sizes", "sizes that the operator does not take"),
+    ("no kernels", "sizes, strides or addresses that there are no kernels for"),
+    ("no memory", "no memory for temporaries"),
+    ("index", "an index from data is out of range (libraries made with checked=True)"),
+    ("no blas", "a matrix product is needed, and no function for it was given"),
+    ("no workspace", "workspace is needed, and NULL was given"),
+)
+"""What a call returns, by number; failures of CUDA's driver are `DRIVER` and its own number."""
+DRIVER = 1000
 _WORDS = frozenset(
     """
     alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue
@@ -114,6 +125,25 @@ class SizeText:
     def condition(self, c: Constraint) -> str:
         """Does it hold?"""
         return f"{self.of(c.left)} {c.op} {self.of(c.right)}"
+
+
+def status_codes() -> str:
+    """Definitions of C, the same in all headers."""
+    codes = ",\n".join(f"  {status(w)} = {k}" for k, (w, _) in enumerate(STATUS))
+    return f"""\
+#ifndef POLYFUSE_STATUS
+#define POLYFUSE_STATUS
+enum {{
+{codes},
+  POLYFUSE_DRIVER = {DRIVER}
+}};
+#endif
+"""
+
+
+def status_meaning(*left_out: str) -> str:
+    """Lines of a comment."""
+    return "\n".join(f" *   {status(w):22} {why}" for w, why in STATUS if w not in left_out)
 
 
 def status(what: str) -> str:

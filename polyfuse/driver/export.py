@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
-from polyfuse.codegen.cpu.exported import Exported, ExportedVariant
+from polyfuse.codegen.cpu.exported import Exported, ExportedVariant, gemm_in
 from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.codegen.cuda.exported import ExportedGrids, GpuVariant
 from polyfuse.diagnostics import ArgumentError, DslError, ScheduleError, ToolchainError
@@ -35,6 +35,7 @@ from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.blas_products import Wanted
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Open, Options
@@ -50,6 +51,8 @@ from polyfuse.runtime.toolchain.compiler import build_library
 
 # Hidden names do not meet those of other libraries; a library with threads of its own is never unloaded.
 _FLAGS = ("-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete")
+Blas = Literal["never", "caller"]
+"""Whose matrix products a library has: kernels of its own, or functions that the caller passes."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def request_of(
     ranks: Mapping[str, int] | None,
     sizes: Mapping[str, int] | None,
     strides: bool,
+    blas: Blas = "never",
 ) -> Request:
     """What `polyfuse.export` is asked for. Raises ArgumentError PF766 for what cannot be exported."""
     name, signature, (made_for, passes, options, wish) = (
@@ -92,8 +96,13 @@ def request_of(
     given = {**wish, **(sizes or {})}
     check_given(graph.name, graph.sizes, {n: 0 if isinstance(v, Open) else v for n, v in given.items()})
     fixed = {n: int(v) for n, v in given.items() if not isinstance(v, Open)}
-    options = replace(options, library="never", tune="model", tuned=None, compile="now")
     target = "cuda" if made_for == "cuda" else "cpu"
+    if blas not in ("never", "caller") or (blas == "caller" and target == "cuda"):
+        message = f"matrix products of {name} cannot be computed by {blas!r} for {target}"
+        hint = 'blas="never": by kernels of ours; blas="caller": by a function of the caller, on the CPU'
+        raise ArgumentError(message, code="PF782", hint=hint)
+    library: Wanted = "always" if blas == "caller" else "never"
+    options = replace(options, library=library, tune="model", tuned=None, compile="now")
     return Request(graph, str(signature), fixed, **passes, options=options, strides=strides, target=target)
 
 
@@ -226,6 +235,9 @@ def _variant(request: Request, where: Region, strided: frozenset[str]) -> Export
     """The kernels of a region."""
     code = code_of(request, where, strided)
     assert isinstance(code, CpuCode)
+    if any(x.library is not None and gemm_in(code.plan, x.library) is None for x in code.plan.launches):
+        own = replace(request, options=replace(request.options, library="never"))
+        return _variant(own, where, strided)  # BLAS would need a copy
     options = request.options
     flush = options.denormals == "flush"
     return ExportedVariant(where.fixed, where.conditions, code, flush, strided, options.threads)

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.codegen.cpu.exported import STATUS
 from polyfuse.codegen.cuda.emit import CudaCode
-from polyfuse.codegen.interface import FORMAT
+from polyfuse.codegen.interface import FORMAT, STATUS
 from polyfuse.diagnostics import ArgumentError, DeviceError, ToolchainError
 from polyfuse.driver.call import GpuCallMemory, Instance, given_on_gpu
 from polyfuse.driver.open_sizes import holds
@@ -158,6 +157,8 @@ class LoadedLibrary(Loaded):
         super().__init__(path, about, about["variants"])
         self._threads = library[f"{about['symbol']}_set_threads"]
         self._function = library[about["symbol"]]
+        if about.get("blas"):
+            library[f"{about['symbol']}_use_blas"](*_PRODUCTS)
 
     def set_threads(self, threads: int) -> int:
         return int(self._threads(ctypes.c_int(threads)))
@@ -222,6 +223,34 @@ class LoadedLibrary(Loaded):
         if what == "sizes":
             raise ArgumentError(f"{self._text} does not take {told}", code="PF407")
         raise self._no_kernels(sizes)
+
+
+def _multiplied(kind: Any) -> Any:
+    """A matrix product as `cblas_sgemm` does it, by NumPy; matrices lie column by column."""
+
+    def multiply(_: int, turn_a: int, turn_b: int, m: int, n: int, k: int, *rest: Any) -> None:
+        _, a, lda, b, ldb, _, c, ldc = rest
+        left = _turned(a, lda, (m, k), turn_a == _TRANSPOSED, kind)
+        right = _turned(b, ldb, (k, n), turn_b == _TRANSPOSED, kind)
+        with np.errstate(all="ignore"):
+            _turned(c, ldc, (m, n), False, kind)[...] = right @ left
+
+    number, pointer, whole = kind, ctypes.c_void_p, ctypes.c_int
+    matrix = (pointer, whole)
+    return ctypes.CFUNCTYPE(None, *[whole] * 6, number, *matrix, *matrix, number, *matrix)(multiply)
+
+
+def _turned(address: int, leading: int, shape: tuple[int, int], transposed: bool, kind: Any) -> Array:
+    """The transpose of a matrix of this shape that lies column by column, or row by row if transposed."""
+    rows, columns = shape[::-1] if transposed else shape
+    memory = (kind * ((columns - 1) * leading + rows)).from_address(address)
+    strides = (leading * ctypes.sizeof(kind), ctypes.sizeof(kind))
+    found: Array = np.ndarray((columns, rows), np.dtype(kind), memory, strides=strides)
+    return found.T if transposed else found
+
+
+_TRANSPOSED = 112  # as in cblas.h
+_PRODUCTS = tuple(map(_multiplied, (ctypes.c_float, ctypes.c_double)))
 
 
 def _by_value(array: Array, t: Tensor) -> Any:

@@ -14,7 +14,8 @@ from polyfuse.cost.cpu_tables import AVX2, AVX512, FITTED, UNKNOWN, ZEN4, origin
 # Numbers of code generation that are no thresholds: widths of vectors, what compilers and GPUs can do, limits
 # of numbers, precision of sums.
 STRUCTURAL = {
-    "cuda.exported": {"ALIGNMENT", "BARRIER_BYTES", "DRIVER"},
+    "cuda.exported": {"ALIGNMENT", "BARRIER_BYTES"},
+    "interface": {"DRIVER"},
     "analysis.loop_values": {"INTEGERS", "LEAST", "PRIME", "WHOLE"},
     "translation_validation": {"SOME", "USUAL_BUDGET"},
     "analysis.guards": {"MOST_BOUNDS"},

@@ -230,3 +230,96 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "relu.h").is_file()
     x = grid(5, 6)
     np.testing.assert_array_equal(pf.load(tmp_path / "relu.so")(x.ravel()).ravel(), np.maximum(x, 0).ravel())
+
+
+# --- matrix products of the caller --------------------------------------------------------------------------
+
+LINEAR = """op linear[F: float](x: F[T, K], w: F[N, K], b: F[N]) -> (y: F[T, N], z: F[2, T, T]) {
+  y[t, n] = sum[k](x[t, k] * w[n, k])
+  u[i, t, n] = y[t, n] + F(i) * b[n] for i in 0..2
+  z[i, s, t] = sum[n](u[i, s, n] * u[i, t, n])
+}"""
+BLAS = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <math.h>
+#include "linear.h"
+
+static int calls;
+static void single(int order, int ta, int tb, int m, int n, int k, float alpha, const float* a, int lda,
+                   const float* b, int ldb, float beta, float* c, int ldc) {
+  ++calls;
+  if (order != 102 || alpha != 1.0f || beta != 0.0f) exit(3);
+  for (int j = 0; j < n; ++j)
+    for (int i = 0; i < m; ++i) {
+      double sum = 0;
+      for (int l = 0; l < k; ++l)
+        sum += (double)a[ta == 111 ? i + l * lda : l + i * lda] * b[tb == 111 ? l + j * ldb : j + l * ldb];
+      c[i + j * ldc] = (float)sum;
+    }
+}
+static void wide(int order, int ta, int tb, int m, int n, int k, double alpha, const double* a, int lda,
+                 const double* b, int ldb, double beta, double* c, int ldc) {
+  (void)order, (void)ta, (void)tb, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)lda, (void)b;
+  (void)ldb, (void)beta, (void)c, (void)ldc;
+  exit(4);
+}
+
+int main(void) {
+  enum { T = 40, K = 50, N = 60 };
+  static float x[T * K], w[N * K], b[N], y[T * N], z[2 * T * T];
+  for (int k = 0; k < T * K; ++k) x[k] = (float)(k * 7 % 31 - 15);
+  for (int k = 0; k < N * K; ++k) w[k] = (float)(k * 5 % 23 - 11);
+  for (int k = 0; k < N; ++k) b[k] = (float)(k % 3);
+  if (polyfuse_linear(T, K, N, x, NULL, w, NULL, b, NULL, y, z) != POLYFUSE_NO_BLAS) return 1;
+  polyfuse_linear_use_blas(single, wide);
+  if (polyfuse_linear(T, K, N, x, NULL, w, NULL, b, NULL, y, z) != POLYFUSE_DONE) return 2;
+  for (int t = 0; t < T; ++t)
+    for (int n = 0; n < N; ++n) {
+      double want = 0;
+      for (int k = 0; k < K; ++k) want += (double)x[t * K + k] * w[n * K + k];
+      if (fabs(y[t * N + n] - want) > 1e-3) return 5;
+    }
+  printf("%d calls\n", calls);
+  return calls == 0;
+}
+"""
+
+
+def test_a_c_program_gives_its_matrix_product(tmp_path: Path) -> None:
+    cc = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    if cc is None:
+        pytest.skip("there is no C compiler")
+    f, path = pf.compile(LINEAR, target="cpu"), tmp_path / "linear.so"
+    header = pf.export(f, path, sizes={"T": 40, "K": 50, "N": 60}, blas="caller")
+    assert "Large matrix products of known sizes are computed by what" in header.read_text()
+    (tmp_path / "main.c").write_text(BLAS)
+    command = [
+        cc,
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{tmp_path}",
+        str(tmp_path / "main.c"),
+        str(path),
+    ]
+    subprocess.run([*command, "-lm", "-lpthread", "-o", str(tmp_path / "main")], check=True)
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (done.returncode, done.stdout)
+    pf.export(f, tmp_path / "own.so")
+    assert "computed by kernels of the library itself" in (tmp_path / "own.h").read_text()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_a_loaded_library_are_those_of_numpy(tmp_path: Path, dtype: Any) -> None:
+    sizes = {"T": 40, "K": 50, "N": 60}
+    f, name = pf.compile(LINEAR, target="cpu"), {np.float32: "f32", np.float64: "f64"}[dtype]
+    pf.export(f, tmp_path / "f.so", sizes=sizes, dtypes={"F": name}, blas="caller")
+    x, w, b = grid(40, 50, dtype=dtype), grid(60, 50, dtype=dtype), grid(60, dtype=dtype)
+    y, z = pf.load(tmp_path / "f.so")(x, w, b)
+    np.testing.assert_allclose(y, x @ w.T, rtol=1e-5, atol=1e-4)
+    u = np.stack([y, y + b])
+    np.testing.assert_allclose(z, u @ u.swapaxes(1, 2), rtol=1e-4, atol=1e-2)
+    with pytest.raises(pf.ArgumentError, match="PF782"):
+        pf.export(f, tmp_path / "f.so", blas="mkl")  # type: ignore[arg-type]

@@ -15,20 +15,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.codegen.cpu.emit import CpuCode
-from polyfuse.codegen.interface import Interface, SizeText, by_value, declared, in_comment, status
-from polyfuse.ir.index_expr import ISize, product
+from polyfuse.codegen.interface import (
+    Interface,
+    SizeText,
+    by_value,
+    declared,
+    in_comment,
+    status_codes,
+    status_meaning,
+)
+from polyfuse.ir.contraction import MatrixProduct
+from polyfuse.ir.gemm import Gemm, gemm_of
+from polyfuse.ir.index_expr import ISize, evaluate, product
 from polyfuse.ir.launch_plan import Kind, LaunchPlan, PlanBuffer
 from polyfuse.ir.tensor_graph import Constraint, Role
 
-STATUS = (
-    ("done", "all is well"),
-    ("sizes", "sizes that the operator does not take"),
-    ("no kernels", "sizes or strides that this library has no kernels for"),
-    ("no memory", "no memory for temporaries"),
-    ("index", "an index from data is out of range (libraries made with checked=True)"),
-)
-"""What a call returns, by number."""
 _EXPORT = re.compile(r"^#define PF_EXPORT .*$", re.MULTILINE)
+_BLAS = """
+/* As cblas_sgemm and cblas_dgemm of any BLAS whose integers have 32 bits. */
+#ifndef POLYFUSE_BLAS
+#define POLYFUSE_BLAS
+typedef void (*polyfuse_sgemm)(int order, int turn_a, int turn_b, int m, int n, int k, float alpha,
+                               const float* a, int lda, const float* b, int ldb, float beta, float* c,
+                               int ldc);
+typedef void (*polyfuse_dgemm)(int order, int turn_a, int turn_b, int m, int n, int k, double alpha,
+                               const double* a, int lda, const double* b, int ldb, double beta, double* c,
+                               int ldc);
+#endif
+
+/* Matrix products are computed by these functions from the next call on. Not while a call runs. */
+void {name}_use_blas(polyfuse_sgemm single, polyfuse_dgemm wide);
+"""
 _PARAMETERS = "(char* const*, const int64_t*, char*, int64_t, int64_t)"
 
 
@@ -66,8 +83,7 @@ class Exported(Interface):
     def header(self) -> str:
         """The C header of the library."""
         name, guard = self.symbol, f"{self.symbol.upper()}_H"
-        codes = ",\n".join(f"  {status(w)} = {k}" for k, (w, _) in enumerate(STATUS))
-        meaning = "\n".join(f" *   {status(w):20} {why}" for w, why in STATUS)
+        meaning = status_meaning("no workspace", *(() if self.blas else ("no blas",)))
         variants = "\n".join(f" *   {v}" for v in self.variants)
         return f"""\
 /* {in_comment(self.text)}
@@ -77,7 +93,7 @@ class Exported(Interface):
  *
  * Arrays are dense, row by row, and apart from those that are written. Strides of an input may be given, in
  * elements; NULL means that it is dense. bool is uint8_t, f16 and bf16 are their bits.
- * Matrix products are computed by kernels of the library itself. A call returns:
+ * {self._of_products()} A call returns:
 {meaning}
  */
 #ifndef {guard}
@@ -88,11 +104,9 @@ class Exported(Interface):
 extern "C" {{
 #endif
 
-#ifndef POLYFUSE_STATUS
-#define POLYFUSE_STATUS
-enum {{
-{codes}
-}};
+{status_codes()}
+#ifndef POLYFUSE_POOL
+#define POLYFUSE_POOL
 /* Runs task(data, k) for each k from 0 to count - 1, on any threads, and returns when all are done. */
 typedef void (*polyfuse_pool)(void* pool, int64_t count, void (*task)(void* data, int64_t k), void* data);
 #endif
@@ -106,12 +120,24 @@ int {name}_set_threads(int threads);
 /* Use the caller's pool of so many threads from the next call on, not threads of the library; NULL: its own.
  * Not while a call runs. */
 void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
-
+{_BLAS.format(name=name) if self.blas else ""}
 #ifdef __cplusplus
 }}
 #endif
 #endif
 """
+
+    def _of_products(self) -> str:
+        own = "Matrix products are computed by kernels of the library itself."
+        if not self.blas:
+            return own
+        given = f"Large matrix products of known sizes are computed by what {self.symbol}_use_blas was given,"
+        return f"{given}\n * others by kernels of the library itself."
+
+    @property
+    def blas(self) -> bool:
+        """Do some kernels need the caller's matrix products?"""
+        return any(x.library is not None for v in self.variants for x in v.code.plan.launches)
 
     def _declaration(self) -> str:
         parts = [f"int64_t {n}" for n in self.names(self.graph.sizes)]
@@ -126,7 +152,9 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 
     def about(self) -> str:
         """JSON for those who load the library."""
-        return json.dumps({**self.described(), "variants": [str(v) for v in self.variants]})
+        return json.dumps(
+            {**self.described(), "blas": self.blas, "variants": [str(v) for v in self.variants]}
+        )
 
     # --- sources --------------------------------------------------------------------------------------------
 
@@ -156,10 +184,19 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
                 "  caller_threads.store(threads < 1 ? 1 : threads);",
                 "  caller_run.store(run);",
                 "}",
+                *(self._use_blas(api) if self.blas else ()),
                 self._call(api),
                 "",
             ]
         )
+
+    def _use_blas(self, api: str) -> list[str]:
+        return [
+            f"{api} void {self.symbol}_use_blas(pf_sgemm single, pf_dgemm wide) {{",
+            "  caller_sgemm.store(single);",
+            "  caller_dgemm.store(wide);",
+            "}",
+        ]
 
     def _call(self, api: str) -> str:
         """The operator's function: sizes are checked, and the first variant that has them runs."""
@@ -203,9 +240,8 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
     def _variant(self, k: int, v: ExportedVariant) -> str:
         """How a variant is run at sizes `s`, pointers `a` and strides `st`."""
         plan, text = v.code.plan, SizeText(self.graph.sizes, v.fixed)
-        declared = " ".join(
-            f"void {n}{_PARAMETERS};" for n in dict.fromkeys(x.function for x in plan.launches)
-        )
+        names = dict.fromkeys(x.function for x in plan.launches if x.library is None)
+        declared = " ".join(f"void {n}{_PARAMETERS};" for n in names)
         own = [b for b in plan.buffers if b.kind is Kind.WORKSPACE or b.name in plan.copied]
         body = [
             "(void)s; (void)a; (void)st;",
@@ -218,8 +254,11 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
             f"{int(v.flush)});",
             "return failed ? kNoMemory : status ? kIndex : kDone;",
         ]
+        products = [_product(plan, k, j) for j, x in enumerate(plan.launches) if x.library is not None]
+        body[:0] = ["if (!caller_sgemm.load() || !caller_dgemm.load()) return kNoBlas;"] * bool(products)
         head = f"static int run_{k}(const int64_t* s, char* const* a, const int64_t* const* st) {{"
-        return "\n".join([f"namespace pf_v{k} {{ {declared} }}", head, *(f"  {line}" for line in body), "}"])
+        lines = [f"namespace pf_v{k} {{ {declared} }}", *products, head, *(f"  {line}" for line in body), "}"]
+        return "\n".join(lines)
 
     def _temporaries(self, plan: LaunchPlan, own: Sequence[PlanBuffer], text: SizeText) -> list[str]:
         """Memory of the call's own, with what inout parameters have at entry where that is overwritten."""
@@ -244,7 +283,10 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
         plan = v.code.plan
         run_time = (plan.chunks or 0, self.most_chunks, self.fewest_chunks, self.fewest_in_series)
         figures = ", ".join(map(str, (*run_time, self.chunk_instances, self.parallel_work)))
-        steps = [f"{{pf_v{k}::{x.function}, 0, 1, 0, {x.series}, {x.rounds}}}" for x in plan.launches]
+        names = [f"pf_v{k}::{x.function or f'product_{j}'}" for j, x in enumerate(plan.launches)]
+        steps = [
+            f"{{{n}, 0, 1, 0, {x.series}, {x.rounds}}}" for n, x in zip(names, plan.launches, strict=True)
+        ]
         lines = [
             f"pf_figures figures = {{0, pool_threads(), {figures}}};",
             "figures.threads = figures.pool_threads;",
@@ -282,6 +324,43 @@ void {name}_use_pool(polyfuse_pool run, void* pool, int threads);
 
 
 # --- text -------------------------------------------------------------------------------------------------
+
+
+def gemm_in(plan: LaunchPlan, product: MatrixProduct) -> Gemm | None:
+    """How BLAS computes a product of a plan whose sizes are known."""
+    return gemm_of(product, {b.name: tuple(evaluate(e, {}) for e in b.shape) for b in plan.buffers})
+
+
+def _product(plan: LaunchPlan, k: int, j: int) -> str:
+    """The function of a step that is a matrix product, by the caller's function."""
+    product = plan.launches[j].library
+    assert product is not None
+    gemm, places = gemm_in(plan, product), {b.name: n for n, b in enumerate(plan.buffers)}
+    assert gemm is not None
+    tensors = [x.tensor for x in (product.left, product.right, product.out)]
+    buffers = [plan.buffers[places[n]] for n in tensors]
+    kind = buffers[0].dtype.c_name
+    operands = (gemm.first, gemm.second, gemm.result)
+    lines, at = [], ["", "", ""]
+    extents = [*gemm.loops, gemm.batch]
+    for depth, extent in enumerate(extents):
+        lines.append(f"for (int64_t i{depth} = 0; i{depth} < {extent}; ++i{depth})")
+        steps = [x.step if depth == len(gemm.loops) else x.steps[depth] for x in operands]
+        at = [f"{before} + i{depth} * {step}" for before, step in zip(at, steps, strict=True)]
+    a, b, c = (
+        f"({'' if x is gemm.result else 'const '}{kind}*)buf[{places[tensors[x.place]]}]{offset}"
+        for x, offset in zip(operands, at, strict=True)
+    )
+    turned = [112 if x.transposed else 111 for x in operands]  # as in cblas.h, as is 102: column by column
+    one, none = (f"{n}{'f' if kind == 'float' else ''}" for n in ("1.0", "0.0"))
+    call = (
+        f"multiply(102, {turned[0]}, {turned[1]}, {gemm.rows}, {gemm.columns}, {gemm.over}, {one}, {a}, "
+        f"{gemm.first.leading}, {b}, {gemm.second.leading}, {none}, {c}, {gemm.result.leading});"
+    )
+    head = f"static void product_{j}(char* const* buf, const int64_t*, char*, int64_t, int64_t) {{"
+    pick = f"const auto multiply = caller_{'s' if kind == 'float' else 'd'}gemm.load();"
+    body = [pick, *lines, f"  {call}"]
+    return "\n".join([f"namespace pf_v{k} {{", head, *(f"  {line}" for line in body), "}", "}"])
 
 
 def _array(kind: str, name: str, items: Sequence[str]) -> str:

@@ -24,20 +24,13 @@ from polyfuse.codegen.interface import (
     in_comment,
     listed,
     listed_constraint,
-    status,
+    status_codes,
+    status_meaning,
 )
 from polyfuse.ir.index_expr import ISize, product
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.ir.tensor_graph import Constraint, Role
 
-CUDA_STATUS = (
-    ("done", "all is queued on the stream"),
-    ("sizes", "sizes that the operator does not take"),
-    ("no kernels", "sizes, strides or addresses that there are no kernels for"),
-    ("no workspace", "workspace is needed and NULL was given"),
-)
-"""What a call returns, by number; failures of the driver are `DRIVER` and its own number."""
-DRIVER = 1000
 ALIGNMENT = 256
 """Of the workspace, and of each temporary in it."""
 BARRIER_BYTES = 8
@@ -122,8 +115,7 @@ class ExportedGrids(Interface):
     def header(self) -> str:
         """Declarations and definitions, all static."""
         name, guard = self.symbol, f"{self.symbol.upper()}_H"
-        codes = ",\n".join(f"  {status(w)} = {k}" for k, (w, _) in enumerate(CUDA_STATUS))
-        meaning = "\n".join(f" *   {status(w):22} {why}" for w, why in CUDA_STATUS)
+        meaning = status_meaning("no memory", "index", "no blas")
         variants = "\n".join(f" *   {v}" for v in self.variants)
         functions = sum(len(_functions(v)) for v in self.variants)
         sizes, arguments = self.sizes_and_arguments()
@@ -146,12 +138,9 @@ class ExportedGrids(Interface):
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifndef POLYFUSE_CUDA_STATUS
-#define POLYFUSE_CUDA_STATUS
-enum {{
-{codes},
-  POLYFUSE_DRIVER = {DRIVER}
-}};
+{status_codes()}
+#ifndef POLYFUSE_CUDA_HELPERS
+#define POLYFUSE_CUDA_HELPERS
 {_HELPERS}#endif
 
 typedef struct {{

@@ -6,10 +6,18 @@
 
 namespace {
 
-enum { kDone = 0, kSizes = 1, kNoKernels = 2, kNoMemory = 3, kIndex = 4 };  // as headers have them
+enum { kDone = 0, kSizes = 1, kNoKernels = 2, kNoMemory = 3, kIndex = 4, kNoBlas = 5 };  // as headers have them
 
 typedef void (*pf_task)(void* data, int64_t k);
 typedef void (*pf_caller_pool)(void* pool, int64_t count, pf_task task, void* data);
+
+// ---- the caller's matrix products ----
+
+typedef void (*pf_sgemm)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+typedef void (*pf_dgemm)(int, int, int, int, int, int, double, const double*, int, const double*, int, double, double*,
+                         int);
+[[maybe_unused]] std::atomic<pf_sgemm> caller_sgemm{nullptr};
+[[maybe_unused]] std::atomic<pf_dgemm> caller_dgemm{nullptr};
 
 // ---- numbers ----
 
