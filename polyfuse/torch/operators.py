@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from polyfuse.api import Operator, Program, compile
+from polyfuse.api import Operator, Program, compile, parse
+from polyfuse.autodiff.batching import batched
+from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.interop.torch_tensors import BY_TOKEN
 from polyfuse.torch.gradients import Differentiation
-from polyfuse.torch.registration import NAMESPACE, Registered, digest
+from polyfuse.torch.registration import NAMESPACE, Registered, digest, dtype_of
 
 
 def op(
@@ -65,6 +67,7 @@ class TorchOperator:
         self._on: dict[str, Compiled] = {}
         self._last = function
         self._gradient = Differentiation(function, None if backward == NONE else backward, automatic)
+        self._batched: dict[object, tuple[TorchOperator, tuple[str, ...]]] = {}
         self._registered: dict[frozenset[str], Registered] = {}
         self.overload: Any = self._register(frozenset()).overload
         self.__name__ = self.__qualname__ = function.__name__
@@ -110,8 +113,24 @@ class TorchOperator:
                 made.without_gradient()
             else:
                 self._gradient.attach(made)
+            made.on_vmap(self._batch)
             self._registered[tensors] = made
         return self._registered[tensors]
+
+    def _batch(self, values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+        """Results of a call in which some tensors have a batch axis in front, and which results have it."""
+        params = {p.name for p in self.function.signature.params}
+        function, _, given = self.function.chosen((), dict(values))
+        dtypes = {n: dtype_of(n, v) for n, v in given.items() if isinstance(v, torch.Tensor)}
+        ranks = {n: v.dim() - (n in names) if n in dtypes else 0 for n, v in given.items() if n in params}
+        key = (names, *((n, d.name, ranks[n]) for n, d in dtypes.items()))
+        if key not in self._batched:
+            made = batched(function.graph_for(dtypes, ranks), names)
+            operator = parse(operator_text(made.graph)).op()
+            like = function.like(operator.program.programs, operator.signature)
+            self._batched[key] = automatic(like), made.results
+        op, results = self._batched[key]
+        return op(**given), results
 
     def _for(self, values: Mapping[str, Any]) -> Compiled:
         """The function for the device on which these tensors are."""

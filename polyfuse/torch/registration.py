@@ -137,6 +137,20 @@ class Registered:
 
         self.library.impl(self.name.partition("::")[2], kernel, "Autograd", with_keyset=True)
 
+    def on_vmap(self, batched: Function) -> None:
+        """What a call with batched tensors does: (values by name, names of the batched) -> results, which of
+        them are batched. The batch axis is the first one."""
+
+        def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+            given = {p.name: d for p, d in zip(self.signature.params, in_dims, strict=False) if d is not None}
+            values = self.named(args, kwargs)
+            values |= {n: values[n].movedim(d, 0) for n, d in given.items()}
+            results, which = batched(values, tuple(given))
+            dims = tuple(0 if r.name in which else None for r in self.signature.results)
+            return results, None if not dims else dims[0] if len(dims) == 1 else dims
+
+        torch.library.register_vmap(self.name, rule, lib=self.library)
+
     # --- kernels ---
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

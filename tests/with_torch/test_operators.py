@@ -276,3 +276,64 @@ def test_what_has_no_gradient_says_so() -> None:
     with torch.no_grad():
         step(p, g, 0.5)
     assert p.tolist() == [0.5] * 3
+
+
+# --- vmap ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "in_dims", [(0, None, None), (1, None, None), (0, 0, None), (2, 1, 0), (None, None, 0)]
+)
+def test_vmap(in_dims: tuple[Any, ...]) -> None:
+    def tensor(dim: int | None, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape if dim is None else (*shape[:dim], 5, *shape[dim:]), dtype=torch.float64)
+
+    args = [tensor(d, *s) for d, s in zip(in_dims, [(3, 8), (8,), (8,)], strict=True)]
+    theirs = torch.vmap(lambda x, g, b: F.layer_norm(x, (8,), g, b), in_dims)(*args)
+    torch.testing.assert_close(torch.vmap(LN, in_dims)(*args), theirs)
+
+
+def test_vmap_of_results_that_do_not_depend_and_of_numbers() -> None:
+    scale = pf.torch.op(SCALE)
+    x, a = torch.randn(3, 4), torch.tensor([1.0, 2.0])
+    y, s = torch.vmap(scale, (None, 0))(x, a)
+    torch.testing.assert_close(y, torch.stack([x, 2 * x]))
+    assert torch.equal(s, x.sum(1).expand(2, 3))
+
+
+def test_vmap_of_gathers_scatters_and_recurrences() -> None:
+    table, index = torch.randn(6, 3), torch.randint(6, (4, 5))
+    lookup = pf.torch.op("op lookup(t: f32[V, D], k: i64[N]) -> (y: f32[N, D]) { y[i, d] = t[k[i], d] }")
+    assert torch.equal(torch.vmap(lookup, (None, 0))(table, index), table[index])
+    count = pf.torch.op("op count(k: i64[N], inout c: f32[V]) { c[k[i]] += 1.0 }")
+    counts = torch.zeros(4, 6)
+    torch.vmap(lambda k, c: (count(k, c), c)[1])(index, counts)
+    assert torch.equal(counts, F.one_hot(index, 6).sum(1).float())
+    with pytest.raises(ArgumentError) as error:
+        torch.vmap(lambda k, c: (count(k, c), c)[1], (0, None))(index, torch.zeros(6))
+    assert error.value.code == "PF806"
+    sums = pf.torch.op(
+        "op sums(x: f64[N]) -> (y: f64[N]) {\n y[0] = x[0]\n y[i] = y[i - 1] + x[i] for i in 1..N\n}"
+    )
+    x = torch.randn(3, 7, dtype=torch.float64)
+    torch.testing.assert_close(torch.vmap(sums)(x), x.cumsum(1))
+
+
+def test_gradients_of_batches_and_batches_of_gradients() -> None:
+    x, g, b = torch.randn(4, 3, 8), torch.randn(8), torch.randn(8)
+
+    def loss(norm: Any) -> Any:
+        return lambda x, g: norm(x, g, b).square().sum()
+
+    def theirs(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (8,), g, b)
+
+    for transform in (
+        lambda f: torch.vmap(torch.func.grad(f, (0, 1)), (0, None)),
+        lambda f: torch.func.grad(lambda x, g: torch.vmap(f, (0, None))(x, g).sum(), (0, 1)),
+        lambda f: torch.func.jacrev(lambda x, g: f(x[0], g)),
+    ):
+        for mine, right in zip(transform(loss(LN))(x, g), transform(loss(theirs))(x, g), strict=True):
+            torch.testing.assert_close(mine, right, atol=1e-4, rtol=1e-4)
+    twice = torch.vmap(torch.vmap(LN, (0, None, None)), (0, None, None))(x[None], g, b)
+    torch.testing.assert_close(twice[0], theirs(x, g, b))
