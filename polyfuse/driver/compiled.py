@@ -6,6 +6,7 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -33,6 +34,7 @@ from polyfuse.frontend_dsl.semantics.signature import (
     python_signature,
 )
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.interop.array_families import array_family, know_torch
 from polyfuse.interop.torch_tensors import in_graph, is_for_dispatcher, new_token
 from polyfuse.ir.dtypes import DType, from_numpy
@@ -214,7 +216,7 @@ class Compiled:
             at, args, kwargs = other
             return at.run(args, kwargs, out)
         given = args if not kwargs else self._in_order(args, kwargs)
-        call = self._call(args, kwargs, out, wait=self.options.compile == "now")
+        call = self.prepared(args, kwargs, out, wait=self.options.compile == "now")
         if not call.finish:
             self._learn(call, given, out)
         call.begin()
@@ -222,7 +224,7 @@ class Compiled:
             with call.instance.explained():
                 call.instance.built.executable.run(call.arrays)
         except Unsupported:  # of NumPy: the call waits for its kernels
-            call = self._call(args, kwargs, out)
+            call = self.prepared(args, kwargs, out)
             call.instance.built.executable.run(call.arrays)
         for store in call.finish:
             store()
@@ -237,7 +239,7 @@ class Compiled:
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
             return at.bind(*args, out=out, **kwargs)
-        call = self._call(args, kwargs, out)
+        call = self.prepared(args, kwargs, out)
         if not call.bindable:
             raise ArgumentError(
                 "these arrays cannot be bound: the kernels cannot use their memory directly "
@@ -281,10 +283,13 @@ class Compiled:
             return None
         return bound_call(machine, family, given, call.made, call.arrays, job, call.results())
 
-    def _call(
+    def prepared(
         self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object, wait: bool = True
     ) -> CallMemory:
-        """The executable of these arguments, with the memory of the call."""
+        """The executable of these arguments, with the memory of the call: all but the run."""
+        if (other := self._elsewhere(args, dict(kwargs))) is not None:
+            at, args, kwargs = other
+            return at.prepared(args, kwargs, out, wait)
         given = self._given(args, kwargs)
         instance = self._instance(given.values, wait)
         if self._target != "cuda":
@@ -482,7 +487,7 @@ class Compiled:
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
             return at.timeline(*args, **kwargs)
-        call = self._call(args, kwargs, None)
+        call = self.prepared(args, kwargs, None)
         machine = call.instance.built.executable
         if not isinstance(machine, CpuExecutable):
             raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
@@ -668,6 +673,23 @@ class Compiled:
                 absent=absent,
             )
         return self._graphs[key]
+
+
+def digest(function: Compiled, more: object = None) -> str:
+    """What tells operators of one name apart, the same in every process: the program, the settings, and more
+    that is said of them."""
+    text = [p.source.text or format_program(p) for p in function.programs]
+    settings = map(repr, function.settings)
+    told = "\0".join([*text, str(function.signature), *settings, _told(more)])
+    return hashlib.sha256(told.encode()).hexdigest()[:8]
+
+
+def _told(value: object) -> str:
+    """A function or an operator in words that do not depend on the process."""
+    if isinstance(value, Compiled):
+        return digest(value)
+    name = getattr(value, "__qualname__", None)
+    return f"{getattr(value, '__module__', '')}.{name}" if name else str(value or "")
 
 
 Compiled.__call__._torchdynamo_inline = in_graph  # type: ignore[attr-defined]

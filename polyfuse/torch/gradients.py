@@ -22,7 +22,9 @@ from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
 from polyfuse.interop.torch_tensors import no_gradient
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.torch.registration import Registered, dtype_of, requires_grad
+from polyfuse.torch.shapes import sizes_of
 
 Named = Mapping[str, Any]
 
@@ -34,7 +36,7 @@ class Rule:
     forward   the operator that has the results and then the values kept; None: none are
     sources   where the arguments of `backward` come from
     backward  gives the gradients of `wrt`, in a tuple
-    sizes     those that it takes by name
+    sizes     those that it takes by name, and the graph of the forward that says them
     kept      names of the values kept
     """
 
@@ -43,6 +45,7 @@ class Rule:
     backward: Callable[..., tuple[Any, ...]]
     wrt: tuple[str, ...]
     sizes: tuple[str, ...] = ()
+    graph: TensorGraph | None = None
     kept: tuple[str, ...] = ()
 
 
@@ -86,16 +89,18 @@ class Differentiation:
         except PolyfuseError as error:
             what = f"argument '{wrt[0]}' of {signature.name}"
             raise no_gradient(what, wrt[0], because=error.diagnostics[0].message) from error
-        return self._of_pair(pair)
+        return self._of_pair(pair, graph)
 
-    def _of_pair(self, pair: Gradients) -> Rule:
+    def _of_pair(self, pair: Gradients, graph: TensorGraph) -> Rule:
         forward = self.make(self.function.like(pair.forward.program.programs, pair.forward.signature))
         backward = self.make(self.function.like(pair.backward.program.programs, pair.backward.signature))
 
         def call(*args: Any, **sizes: Any) -> tuple[Any, ...]:
             return _tuple(backward(*args, **sizes))
 
-        return Rule(forward if pair.kept else None, pair.sources, call, pair.wrt, pair.sizes, pair.kept)
+        return Rule(
+            forward if pair.kept else None, pair.sources, call, pair.wrt, pair.sizes, graph, pair.kept
+        )
 
 
 def _tuple(found: Any) -> tuple[Any, ...]:
@@ -117,7 +122,7 @@ def _function_of(registered: Registered, rule_of: Callable[[Named], Rule]) -> Ca
             every = _tuple(op.redispatch(keys, *args, **kwargs))
         named = registered.named(args, kwargs)
         ctx.rule, ctx.kwargs = rule, kwargs
-        ctx.sizes = {n: named[n] for n in rule.sizes if named.get(n) is not None}
+        ctx.sizes = _sizes(rule, named, kwargs)
         kept = () if rule.forward is None else args  # to keep values that have gradients
         ctx.saved = _Saved(ctx, [_value(s, named, [*results, *rule.kept], every) for s in rule.sources], kept)
         found = every[: len(results)]
@@ -153,6 +158,15 @@ def _function_of(registered: Registered, rule_of: Callable[[Named], Rule]) -> Ca
             return step.apply(keyset, kwargs, rule, *every)
 
     return apply
+
+
+def _sizes(rule: Rule, named: Named, given: Named) -> Named:
+    """Sizes of the forward call that the backward is given by name."""
+    if rule.graph is None or not rule.sizes:
+        return {}
+    shapes = {n: v.shape for n, v in named.items() if isinstance(v, torch.Tensor)}
+    found = sizes_of(rule.graph, shapes, {n: v for n, v in given.items() if v is not None})
+    return {n: found[n] for n in rule.sizes}
 
 
 class _Saved:

@@ -6,7 +6,6 @@ polyfuse::layer_norm_3f2a(Tensor x, Tensor gamma, float eps=1e-05) -> Tensor
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature
-from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.interop.device_arrays import torch_dtypes
 from polyfuse.interop.torch_tensors import no_gradient
 from polyfuse.ir.dtypes import BY_NAME, DType, from_numpy
@@ -29,23 +27,6 @@ _libraries: dict[str, Any] = {}
 """By name of the operator."""
 _DTYPES: dict[Any, DType] = {t: d for t, n in torch_dtypes(torch) if (d := from_numpy(n)) is not None}
 _TORCH_DTYPES = {d.name: t for t, d in _DTYPES.items()}
-
-
-def digest(function: Compiled, more: object = None) -> str:
-    """What tells operators of one name apart, the same in every process: the program, the settings, and more
-    that is said of them."""
-    text = [p.source.text or format_program(p) for p in function.programs]
-    settings = map(repr, function.settings)
-    told = "\0".join([*text, str(function.signature), *settings, _told(more)])
-    return hashlib.sha256(told.encode()).hexdigest()[:8]
-
-
-def _told(value: object) -> str:
-    """A function or an operator in words that do not depend on the process."""
-    if isinstance(value, Compiled):
-        return digest(value)
-    name = getattr(value, "__qualname__", None)
-    return f"{getattr(value, '__module__', '')}.{name}" if name else str(value or "")
 
 
 # --- schemas ------------------------------------------------------------------------------------------------

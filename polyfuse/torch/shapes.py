@@ -21,12 +21,16 @@ def result_shapes(graph: TensorGraph, shapes: Mapping[str, Shape], given: Values
 
     Raises ArgumentError as a call would, where all extents are numbers; symbols are required to agree.
     """
+    found = sizes_of(graph, shapes, given)
+    return [tuple(evaluate(e, found) for e in graph.tensor(n).shape) for n in graph.outputs]
+
+
+def sizes_of(graph: TensorGraph, shapes: Mapping[str, Shape], given: Values) -> Values:
+    """The value of every size. Raises ArgumentError where shapes do not fit."""
     every = [*(n for s in shapes.values() for n in s), *given.values()]
     if any(isinstance(n, torch.SymInt) for n in every):
-        found = _symbolic_sizes(graph, shapes, given)
-    else:
-        found = bind_sizes(graph, shapes, given)
-    return [tuple(evaluate(e, found) for e in graph.tensor(n).shape) for n in graph.outputs]
+        return _symbolic_sizes(graph, shapes, given)
+    return bind_sizes(graph, shapes, given)
 
 
 def _symbolic_sizes(graph: TensorGraph, shapes: Mapping[str, Shape], given: Values) -> Values:

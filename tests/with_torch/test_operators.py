@@ -102,6 +102,17 @@ def test_some_gradients_only() -> None:
     same_gradients(lambda g: LN(x, g, b), lambda g: F.layer_norm(x, (8,), g, b, 1e-5), g)
 
 
+def test_a_size_that_no_argument_of_the_backward_says() -> None:
+    pick = pf.torch.op("op pick(x: f64[N, M], k: i64[N]) -> (y: f64[N]) { y[i] = x[i, k[i]] }")
+    k = torch.tensor([0, 4, 2])
+    same_gradients(lambda x: pick(x, k), lambda x: x[torch.arange(3), k], leaf(3, 5))
+    compiled = torch.compile(lambda x: pick(x * 1, k), fullgraph=True, dynamic=True, backend="aot_eager")
+    for m in (5, 7):
+        same_gradients(compiled, lambda x: x[torch.arange(3), k], leaf(3, m))
+    pool = pf.torch.op(pf.stdlib.max_pool)
+    same_gradients(lambda x: pool(x, K=3, S=2), lambda x: F.max_pool2d(x, 3, 2), leaf(1, 2, 7, 9))
+
+
 def test_a_number_that_is_learnt() -> None:
     scale = pf.torch.op(SCALE)
     a, x = torch.tensor(3.0, requires_grad=True), torch.randn(2, 3)

@@ -11,7 +11,7 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 
 
-@pytest.mark.parametrize("page", ["pytorch.md"])
+@pytest.mark.parametrize("page", ["pytorch.md", "jax.md"])
 def test_the_code_of_a_page_runs(page: str) -> None:
     parts = re.findall(r"^```python\n(.*?)^```", (PAGES / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert parts

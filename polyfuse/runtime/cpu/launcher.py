@@ -229,7 +229,7 @@ class Front:
         """Learn one more layout; `keep` is kept alive with it. Raises MemoryError."""
         if not self._room:
             return
-        made, parts = _structure(layout)
+        made, parts = layout_structure(layout)
         held = ctypes.py_object((made, parts, layout, keep))
         if self._library.pf_launcher_add(ctypes.py_object(self._capsule), ctypes.byref(made), held):
             raise MemoryError("no memory for the layout of a call")
@@ -389,7 +389,7 @@ def functions() -> list[int] | None:
     return [*found, *(interface[k] or 0 for k in (_NEW_FROM_DESCR, _SET_BASE, _RETURN))]
 
 
-def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
+def layout_structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
     """The layout as C reads it, and the memory it points to."""
     parts: list[object] = []
 
