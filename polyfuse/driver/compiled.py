@@ -6,7 +6,6 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -34,7 +33,6 @@ from polyfuse.frontend_dsl.semantics.signature import (
     python_signature,
 )
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.interop.array_families import array_family, know_torch
 from polyfuse.interop.torch_tensors import in_graph, is_for_dispatcher, new_token
 from polyfuse.ir.dtypes import DType, from_numpy
@@ -673,23 +671,6 @@ class Compiled:
                 absent=absent,
             )
         return self._graphs[key]
-
-
-def digest(function: Compiled, more: object = None) -> str:
-    """What tells operators of one name apart, the same in every process: the program, the settings, and more
-    that is said of them."""
-    text = [p.source.text or format_program(p) for p in function.programs]
-    settings = map(repr, function.settings)
-    told = "\0".join([*text, str(function.signature), *settings, _told(more)])
-    return hashlib.sha256(told.encode()).hexdigest()[:8]
-
-
-def _told(value: object) -> str:
-    """A function or an operator in words that do not depend on the process."""
-    if isinstance(value, Compiled):
-        return digest(value)
-    name = getattr(value, "__qualname__", None)
-    return f"{getattr(value, '__module__', '')}.{name}" if name else str(value or "")
 
 
 Compiled.__call__._torchdynamo_inline = in_graph  # type: ignore[attr-defined]

@@ -17,7 +17,8 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.call import CallMemory
-from polyfuse.driver.compiled import Compiled, digest
+from polyfuse.driver.compiled import Compiled
+from polyfuse.driver.names import digest
 from polyfuse.ir.tensor_graph import Role
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.fast_path import fits, launch_layout
@@ -42,8 +43,8 @@ class Abstract:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What XLA has to know: the name, the results with what inout parameters become, and which of these lie
-    the memory of which argument."""
+    """What XLA has to know: the name, results with what inout parameters become, which of these lie in the
+    memory of which argument."""
 
     name: str
     results: tuple[Abstract, ...]

@@ -12,7 +12,8 @@ from polyfuse.api import Operator, Program, compile, parse
 from polyfuse.autodiff.batching import batched
 from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.driver.compiled import Compiled, digest
+from polyfuse.driver.compiled import Compiled
+from polyfuse.driver.names import digest
 from polyfuse.interop.torch_tensors import BY_TOKEN
 from polyfuse.torch.gradients import Differentiation
 from polyfuse.torch.registration import NAMESPACE, Registered, dtype_of

@@ -6,8 +6,10 @@ polyfuse::layer_norm_3f2a(Tensor x, Tensor gamma, float eps=1e-05) -> Tensor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature
 from polyfuse.interop.device_arrays import torch_dtypes
 from polyfuse.interop.torch_tensors import no_gradient
 from polyfuse.ir.dtypes import BY_NAME, DType, from_numpy
+from polyfuse.runtime.cache.disk import package_version
 from polyfuse.torch.shapes import result_shapes
 
 Function = Callable[..., Any]
@@ -28,6 +31,20 @@ _libraries: dict[str, Any] = {}
 _DTYPES: dict[Any, DType] = {t: d for t, n in torch_dtypes(torch) if (d := from_numpy(n)) is not None}
 _TORCH_DTYPES = {d.name: t for t, d in _DTYPES.items()}
 
+
+def mark_caches() -> None:
+    """Have torch's caches of compiled models tell versions of polyfuse apart: a graph has the name of an
+    operator, and not those of what its gradient is made of."""
+    config = torch.compiler.config
+    package = Path(__file__).parents[1]
+    sources = sorted(f for folder in ("autodiff", "torch") for f in package.joinpath(folder).rglob("*.py"))
+    told = hashlib.sha256(b"".join(f.read_bytes() for f in sources)).hexdigest()[:16]
+    mark = f"polyfuse {package_version()} {told}"
+    if mark not in config.cache_key_tag:
+        config.cache_key_tag = f"{config.cache_key_tag} {mark}".strip()
+
+
+mark_caches()
 
 # --- schemas ------------------------------------------------------------------------------------------------
 
