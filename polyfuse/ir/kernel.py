@@ -27,13 +27,24 @@ from dataclasses import dataclass
 from enum import Enum
 
 from polyfuse.ir.contraction import MatrixProduct
+from polyfuse.ir.data_ranges import divided
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.functions import is_function
-from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, substitute
+from polyfuse.ir.index_expr import (
+    IndexExpr,
+    ISize,
+    as_index,
+    binary,
+    evaluate,
+    product,
+    substitute,
+    variables,
+)
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, band, format_tree, path, sequence, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Index,
+    IterDim,
     Purpose,
     Statement,
     Tensor,
@@ -269,6 +280,35 @@ def work(found: Iterable[tuple[Statement, IndexExpr]]) -> IndexExpr:
         computed = binary("+", computed, binary("*", count, each))
         most = binary("max", most, count)
     return binary("//", binary("+", computed, binary("*", most, MOVED)), WHOLE)
+
+
+def instances(s: Statement) -> IndexExpr:
+    """Instances of a statement; a dim whose bounds depend on others counts as in the middle of these, or on
+    average if it is longer at their ends, and what data divides among rows once for all of them."""
+    first: dict[str, IndexExpr] = {}
+    middle: dict[str, IndexExpr] = {}
+    last: dict[str, IndexExpr] = {}
+    extents: dict[str, IndexExpr] = {}
+    for d in s.dims:
+        low, high = substitute(d.lower, middle), substitute(d.upper, middle)
+        begin, center, end = (_length(d, at) for at in (first, middle, last))
+        extents[d.name] = center
+        if {*variables(d.lower), *variables(d.upper)}:
+            average = binary("//", binary("+", binary("+", begin, end), binary("*", 4, center)), 6)
+            extents[d.name] = binary("max", center, average)
+        first[d.name] = substitute(d.lower, first)
+        middle[d.name] = binary("//", binary("+", low, high), 2)
+        last[d.name] = binary("-", substitute(d.upper, last), 1)
+    for var, others in divided(s).items():
+        rows = binary("max", 1, product(tuple(extents[o] for o in others)))
+        extents[var] = binary("max", binary("min", 1, extents[var]), binary("//", extents[var], rows))
+    return product(tuple(extents.values()))
+
+
+def _length(d: IterDim, at: Mapping[str, IndexExpr]) -> IndexExpr:
+    """Of a dim, where those outside are at a place; it may be empty."""
+    length = binary("-", substitute(d.upper, at), substitute(d.lower, at))
+    return length if isinstance(length, ISize) else binary("max", 0, length)
 
 
 # --- shared memory ----------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from ways import WAYS, check
 
 import polyfuse as pf
 from polyfuse.api import LAYERS
-from polyfuse.codegen.cpu.emit import instances
 from polyfuse.cost.extents import extents
 from polyfuse.cost.extents import instances as cost_instances
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import evaluate as evaluate_index
+from polyfuse.ir.kernel import instances
 from polyfuse.layers.mapping.nests import volume
 from polyfuse.runtime.numpy_baseline import baseline, source
 from polyfuse.runtime.reference.agreement import agrees

@@ -58,14 +58,13 @@ from polyfuse.codegen.transforms.strength_reduction import bounds_text
 from polyfuse.codegen.transforms.transpose_loads import TURNS
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, CpuKnobs, lane_room, near_room
-from polyfuse.ir.data_ranges import divided
-from polyfuse.ir.index_expr import IndexExpr, ISize, as_index, binary, evaluate, product, sizes, substitute
+from polyfuse.ir.index_expr import IndexExpr, as_index, evaluate, sizes
 from polyfuse.ir.index_expr import sizes as sizes_of
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, work
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, instances, work
 from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
 from polyfuse.ir.loop_ir import Declare, For, LocalRole, RegisterTile, nodes_of
 from polyfuse.ir.rename import kernel_form
-from polyfuse.ir.tensor_graph import Statement, TensorGraph
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.source import Span
 
 # --- numbers, launches, a worker's memory -----------------------------------------------------------------
@@ -94,22 +93,6 @@ def launch_of(name: str, kernel: str, low: LoweredKernel, f: Function) -> Launch
         FITTED.hoist_conversions_fewest_rows if filled else 1,
     )
     return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
-
-
-def instances(s: Statement) -> IndexExpr:
-    """Instances of a statement; a dim whose bounds depend on others counts as in the middle of these, where
-    it may be empty, and what data divides among rows once for all of them."""
-    middle: dict[str, IndexExpr] = {}
-    extents: dict[str, IndexExpr] = {}
-    for d in s.dims:
-        low, high = substitute(d.lower, middle), substitute(d.upper, middle)
-        middle[d.name] = binary("//", binary("+", low, high), 2)
-        length = binary("-", high, low)
-        extents[d.name] = length if isinstance(length, ISize) else binary("max", 0, length)
-    for var, others in divided(s).items():
-        rows = binary("max", 1, product(tuple(extents[o] for o in others)))
-        extents[var] = binary("max", binary("min", 1, extents[var]), binary("//", extents[var], rows))
-    return product(tuple(extents.values()))
 
 
 def scratch_bytes(kernel: Kernel) -> int:

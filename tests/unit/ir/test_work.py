@@ -52,3 +52,13 @@ def test_dims_that_are_empty_in_the_middle_count_nothing() -> None:
     assert 4 * 65536 <= evaluate(found.work, {}) <= 12 * 4 * 65536
     assert evaluate(found.instances, {}) >= 5 * 4 * 65536
     assert found.parallel
+
+
+def test_dims_that_are_longer_at_the_ends_count_as_on_average() -> None:
+    """Those before the middle are empty here; an eighth of the square is there."""
+    text = """op f(x: f32[T]) -> (y: f32[T]) {
+  y[t] = sum[s in 0..max(t - T // 2, 0)](x[s] * x[T - 1 - t]) for t in 0..T
+}"""
+    x = np.ones(1200, np.float32)
+    (found,) = pf.compile(text, target="cpu").built(x).code.plan.launches  # type: ignore[union-attr]
+    assert 1200 * 1200 // 16 <= evaluate(found.instances, {}) <= 1200 * 1200 // 4
