@@ -119,7 +119,7 @@ ENVIRONMENT = (
         ENV_SIZES,
         "Which sizes kernels have as parameters: `fixed`: none, `auto`: those that have had a second value, "
         "`open`: all that can be ([open sizes](open_sizes.md)).",
-        "`fixed`",
+        "`auto`",
     ),
     Variable(
         "POLYFUSE_WORKER",
@@ -181,7 +181,7 @@ def math_from_environment() -> Math:
 
 def sizes_from_environment() -> Sizes:
     """What ``$POLYFUSE_SIZES`` says; `Options` refuses what it cannot have."""
-    return cast(Sizes, os.environ.get(ENV_SIZES, "").strip().lower() or "fixed")
+    return cast(Sizes, os.environ.get(ENV_SIZES, "").strip().lower() or "auto")
 
 
 @dataclass(frozen=True, slots=True)

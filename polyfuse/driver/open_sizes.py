@@ -238,9 +238,12 @@ def _divisors(s: Statement) -> list[IndexExpr]:
 # --- variants ---------------------------------------------------------------------------------------------
 
 
-MOST_OPEN = 8
+MOST_OPEN = 4
 """Variants with open sizes of one family; after that as many again that are for rows of any length, and then
 kernels for each choice of sizes."""
+MOST_CHOICES = 2
+"""Choices of open sizes that follow from those that have had a second value; after that all are open that can
+be, so that sizes that vary one after the other cost no compilation each."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +375,9 @@ class Family:
         wish = self.wish.get(name)
         if wish is not None:
             return isinstance(wish, Open)
-        return self.usual == "open" or (self.usual == "auto" and name in self._varied)
+        choices = {v.open for v in self.variants if v.open}
+        varied = name in self._varied or len(choices) >= MOST_CHOICES
+        return self.usual == "open" or (self.usual == "auto" and varied)
 
 
 def _without(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:

@@ -83,8 +83,8 @@ def test_an_option_and_a_mapping_say_which_sizes_are_open(compilations: list[dic
         f(grid(2, 7))
     f = pf.compile(SCALE, sizes="open", options=pf.Options(threads=1))
     assert f.options.sizes == "open" and f.options.threads == 1
-    assert pf.Options().sizes == "fixed"
-    f = pf.compile(SCALE)
+    assert pf.Options().sizes == "auto"
+    f = pf.compile(SCALE, sizes="fixed")
     f(grid(2, 6)), f(grid(3, 6))
     assert len(compilations) == 3 and not any(v.open for v in f.variants)
 

@@ -135,6 +135,27 @@ def test_a_size_is_fixed_until_a_second_value_comes() -> None:
     assert [v.open for v in family.variants] == [(), ("T",), *[("T", "H")] * 2]
 
 
+def test_sizes_that_vary_one_after_the_other_cost_no_compilation_each() -> None:
+    text = "op f(x: f32[A, B, C, H]) -> (y: f32[A, B, C, H]) { y[a, b, c, h] = 2.0 * x[a, b, c, h] }"
+    family, maker = family_of("auto", text), Maker()
+    first = {"A": 2, "B": 3, "C": 4, "H": 5}
+    changes = (
+        {},
+        {"A": 9},
+        {"B": 9},
+        {"C": 9},
+        {"H": 9},
+        {"A": 7, "C": 1},
+        {"H": 4096},
+        {"H": 5000},
+        {"H": 9999},
+    )
+    for at in ({**first, **changed} for changed in changes):
+        if not any(v.region.has(at) for v in family.variants):
+            family.built(at, maker)
+    assert maker.made == [first, {"B": 3, "C": 4, "H": 5}, {"C": 4, "H": 5}, {}, {}]
+
+
 def test_a_size_of_zero_has_kernels_of_its_own() -> None:
     family, maker = family_of("open"), Maker()
     assert calls(family, maker, (4, 8), (0, 8), (0, 5), (1, 1)) == [{}, {"T": 0}]
