@@ -361,7 +361,7 @@ def test_calls_with_random_sizes_leave_nothing_behind(way: str, compilations: li
 
 def test_a_function_with_fixed_sizes_forgets_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "MOST_INSTANCES", 3)
-    f = pf.compile(SCALE, target="interpret")
+    f = pf.compile(SCALE, target="interpret", sizes="fixed")
     for t in range(1, 8):
         f(grid(t, 2))
     assert [v.fixed["T"] for v in f.variants] == [5, 6, 7]
