@@ -32,8 +32,9 @@ from polyfuse.driver.targets import (
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import to_device
 from polyfuse.interop.torch_tensors import is_torch, write_tensors
-from polyfuse.ir.index_expr import evaluate, product
-from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, substitute
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
+from polyfuse.ir.schedule_tree import Member, map_members
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers.mapping.gpu_plan import plans_of
 from polyfuse.layers.packing.packing import Packing
@@ -41,6 +42,7 @@ from polyfuse.layers.stitching import schemes
 from polyfuse.layers.stitching import schemes as dominants
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import ON_GPU, Options, TargetName
+from polyfuse.poly.model.domains import specialize
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
@@ -48,6 +50,41 @@ from polyfuse.visualize.launches import plan_svg
 
 if TYPE_CHECKING:
     from polyfuse.driver.stages import Scheduled
+
+
+# --- kernels at some sizes --------------------------------------------------------------------------------
+
+
+def _at(kernels: KernelGraph, sizes: Mapping[str, int]) -> KernelGraph:
+    """Kernels with the values of sizes that are open."""
+    values: dict[str, IndexExpr] = {n: IConst(v) for n, v in sizes.items() if n in kernels.graph.sizes}
+    known = {n: v for n, v in sizes.items() if n in values}
+
+    def index(e: IndexExpr) -> IndexExpr:
+        return substitute(e, sizes=values)
+
+    def buffer(b: Buffer) -> Buffer:
+        extents, shape, slots = (tuple(map(index, x)) for x in (b.extents, b.shape, b.slots))
+        return replace(b, extents=extents, shape=shape, slots=slots)
+
+    def member(m: Member) -> Member:
+        return replace(m, exprs=tuple((s, index(e)) for s, e in m.exprs))
+
+    def kernel(k: Kernel) -> Kernel:
+        stages = tuple(
+            replace(
+                s,
+                band=tuple(map(member, s.band)),
+                phases=tuple(replace(p, tree=map_members(p.tree, member)) for p in s.phases),
+            )
+            for s in k.stages
+        )
+        parts, packed = (tuple(map(kernel, x)) for x in (k.parts, k.packed))
+        graph, buffers = specialize(k.graph, known), tuple(map(buffer, k.buffers))
+        return replace(k, graph=graph, stages=stages, buffers=buffers, parts=parts, packed=packed)
+
+    graph = specialize(kernels.graph, known)
+    return replace(kernels, graph=graph, kernels=tuple(map(kernel, kernels.kernels))) if known else kernels
 
 
 # --- attributes that only a later stage has ---------------------------------------------------------------
@@ -216,20 +253,25 @@ class Kernels:
         """
         return self._compiled(chip(self._for_device(device), self.target).arch).ptx
 
-    def estimate(self, device: str | None = None) -> Estimate:
+    def estimate(self, device: str | None = None, *, sizes: Mapping[str, int] | None = None) -> Estimate:
         """What the cost model says of each kernel: bytes, operations, parallelism, time. Nothing runs.
 
-        Kernels of a GPU are estimated on `device` (None: the options' one), those of a CPU on this machine.
-        Raises ScheduleError PF513 while sizes are open, ArgumentError PF414 for a device that they are not
-        made for, ToolchainError PF725 for one that is not in the table.
+        Kernels of a GPU are estimated on `device` (None: the options' one), those of a CPU on this machine;
+        kernels whose sizes are open at some `sizes`.  Raises ScheduleError PF513 for open sizes that have no
+        value, ArgumentError PF414 for a device that they are not made for, ToolchainError PF725 for one that
+        is not in the table.
         """
-        self._require_sizes()
+        known = _at(self.ir, sizes or {})
+        if known.graph.sizes:
+            names = ", ".join(known.graph.sizes)
+            hint = "give them to specialize(), or estimate(sizes={...})"
+            raise ScheduleError(f"the sizes {names} are open", code="PF513", hint=hint)
         if self.target in ON_GPU:
-            return estimate(self.ir, chip(self._for_device(device), self.target))
+            return estimate(known, chip(self._for_device(device), self.target))
         if device is not None:
             message = f"these kernels are made for '{self.target}', not for a GPU"
             raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
-        return estimate(self.ir, this_cpu(self.options.threads))
+        return estimate(known, this_cpu(self.options.threads))
 
     def resources(self, device: str | None = None) -> ResourceTable:
         """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU; where

@@ -223,8 +223,13 @@ def test_estimates_of_stages() -> None:
     assert cpu.estimate().machine.startswith("CPU")
     with pytest.raises(pf.ArgumentError, match="PF414"):
         cpu.estimate("V100")
-    with pytest.raises(pf.ScheduleError, match="PF513"):
-        pf.stdlib.op("layer_norm").specialize().schedule().lower().estimate()
+    open_norm = pf.stdlib.op("layer_norm").specialize().schedule().lower()
+    with pytest.raises(pf.ScheduleError, match="PF513: the sizes H are open"):
+        open_norm.estimate(sizes={"B_0": 64})
+    few, many = (open_norm.estimate(sizes={"B_0": n, "H": 64}) for n in (64, 64 * 1024))
+    assert 0 < few.seconds < many.seconds
+    known = pf.stdlib.op("layer_norm").specialize(B_0=64 * 1024, H=64).schedule().lower().estimate()
+    assert many.seconds == pytest.approx(known.seconds, rel=0.05)
 
 
 # --- what stitching gains, from figures alone ---------------------------------------------------------------
