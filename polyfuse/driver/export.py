@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -218,14 +218,19 @@ def _regions(request: Request) -> Iterator[Region]:
         yield _general(request)
 
 
+MOST_EMPTY = 2
+"""Sizes of 0 at the same time for which there are kernels."""
+
+
 def _empty(request: Request, make: Maker[Made]) -> Iterator[Made]:
-    """Kernels for a size of 0, where there are results without it."""
+    """Kernels for sizes of 0, alone and together, where there are results without them."""
     graph = request.graph
     written = [t for t in graph.tensors if t.role in (Role.OUTPUT, Role.INOUT)]
-    for n in graph.sizes:
-        if n in request.fixed or all(ISize(n) in t.shape for t in written):
-            continue
-        at = replace(request, fixed={**request.fixed, n: 0})
+    names = [n for n in graph.sizes if n not in request.fixed]
+    for zeros in (z for count in range(1, MOST_EMPTY + 1) for z in combinations(names, count)):
+        if all(any(ISize(n) in t.shape for n in zeros) for t in written):
+            continue  # no result has an element
+        at = replace(request, fixed={**request.fixed, **dict.fromkeys(zeros, 0)})
         with suppress(NotOpen, DslError, ScheduleError, ArgumentError):
             check_constraints(graph, at.fixed)
             yield make(at, _general(at), _turned(request))

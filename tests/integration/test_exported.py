@@ -98,6 +98,20 @@ def test_a_size_of_0_where_there_are_results(tmp_path: Path) -> None:
     assert g(np.zeros((0, 3), np.float32)).shape == (0,)
 
 
+def test_two_sizes_of_0(tmp_path: Path) -> None:
+    g = exported(
+        tmp_path,
+        "op f(x: f32[T, H], w: f32[K]) -> (y: f32[T], z: f32) { y[t] = sum[h](x[t, h]) + sum[k](w[k])\n"
+        " z = 3.0 }",
+    )
+    for t, h, k in ((2, 3, 4), (2, 0, 0), (0, 3, 0), (0, 0, 4), (2, 0, 4)):
+        y, z = g(grid(t, h), grid(k))
+        np.testing.assert_array_equal(y, grid(t, h).sum(1) + grid(k).sum())
+        assert z == 3
+    with pytest.raises(pf.ArgumentError, match="PF767"):
+        g(grid(0, 0), grid(0))
+
+
 def test_products_are_computed_without_a_library(tmp_path: Path) -> None:
     g = exported(
         tmp_path,
