@@ -365,7 +365,8 @@ class LoadedGrids(Loaded):
         executable = self._executable(sizes, _strided(given.values))
         call = GpuCallMemory(self._instance(executable, sizes), given, out)
         call.begin()
-        executable.run(call.arrays)
+        if not self._writes_nothing(sizes):
+            executable.run(call.arrays)
         for store in call.finish:
             store()
         return call.results()
@@ -374,13 +375,19 @@ class LoadedGrids(Loaded):
         key = (tuple(sizes.items()), strided)
         if key not in self._executables:
             check_constraints(self._graph, sizes)
-            variant = next((v for v in self._variants if v.has(sizes, strided)), None)
+            fitting = [v for v in self._variants if v.has(sizes, strided)]
+            variant = next(iter(self._variants if self._writes_nothing(sizes) else fitting), None)
             if variant is None:
                 raise self._no_kernels(sizes)
             if len(self._executables) >= MOST_SIZES:
                 self._executables.clear()
             self._executables[key] = variant.at(sizes, self._driver)
         return self._executables[key]
+
+    def _writes_nothing(self, sizes: Mapping[str, int]) -> bool:
+        """Has all that is written no elements?"""
+        written = [*self._results, *(t for t in self._inputs if t.role is Role.INOUT)]
+        return all(0 in _shape(t, sizes) for t in written)
 
     def _instance(self, executable: CudaExecutable, sizes: Mapping[str, int]) -> Instance:
         built: Any = SimpleNamespace(executable=executable)
