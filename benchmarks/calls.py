@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -52,6 +52,7 @@ class Case:
     shapes: Mapping[str, tuple[int, ...]]
     numbers: Mapping[str, float]
     eager: Callable[..., Any] | None = None
+    sizes: Literal["fixed", "open"] = "fixed"
 
 
 def _layer_norm(torch: Any, x: Any, g: Any, b: Any) -> Any:
@@ -64,6 +65,11 @@ def _adam(torch: Any, p: Any, m: Any, v: Any, g: Any) -> None:
     p.addcdiv_(m, v.sqrt().add_(1e-8), value=-1e-3)
 
 
+_LAYER_NORM = """op layer_norm(x: f32[T, H], g: f32[H], b: f32[H]) -> (y: f32[T, H]) {
+  m[t] = sum[h](x[t, h]) / H
+  v[t] = sum[h]((x[t, h] - m[t]) ** 2) / H
+  y[t, h] = (x[t, h] - m[t]) * rsqrt(v[t] + 1e-5) * g[h] + b[h]
+}"""
 CASES: Mapping[str, Case] = {
     "add, 2 arguments": Case(
         "op add(x: f32[N], y: f32[N]) -> (z: f32[N]) { z[i] = x[i] + y[i] }",
@@ -72,14 +78,13 @@ CASES: Mapping[str, Case] = {
         lambda torch, x, y: x + y,
     ),
     "LayerNorm, 3 arguments": Case(
-        """op layer_norm(x: f32[T, H], g: f32[H], b: f32[H]) -> (y: f32[T, H]) {
-          m[t] = sum[h](x[t, h]) / H
-          v[t] = sum[h]((x[t, h] - m[t]) ** 2) / H
-          y[t, h] = (x[t, h] - m[t]) * rsqrt(v[t] + 1e-5) * g[h] + b[h]
-        }""",
+        _LAYER_NORM,
         {"x": (16, 768), "g": (768,), "b": (768,)},
         {},
         _layer_norm,
+    ),
+    "LayerNorm, 3 arguments, open sizes": Case(
+        _LAYER_NORM, {"x": (16, 768), "g": (768,), "b": (768,)}, {}, _layer_norm, "open"
     ),
     "Adam, 4 arguments in place": Case(
         """op adam(inout p: f32[N], inout m: f32[N], inout v: f32[N], g: f32[N], lr: f32 = 0.001) {
@@ -288,7 +293,7 @@ def ways(case: Case, make: Callable[[Any], Any], *, in_place: bool) -> dict[str,
     """plain, out, bound -> a call of the operator."""
     rng = np.random.default_rng(0)
     arrays = [make(rng.standard_normal(s, np.float32) ** 2) for s in case.shapes.values()]
-    f = pf.compile(pf.parse(case.text), target="cuda")
+    f = pf.compile(pf.parse(case.text), target="cuda", sizes=case.sizes)
     numbers = tuple(case.numbers.values())
     result = f(*arrays, *numbers)
     plain = partial(f, *arrays, *numbers)
