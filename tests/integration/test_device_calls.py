@@ -20,6 +20,7 @@ from gpu_stand_ins import EmulatingDriver, Tensor, Torch, on_device, tensor, use
 import polyfuse as pf
 from polyfuse.codegen.cuda import multi_kernel
 from polyfuse.diagnostics import ArgumentError, DeviceError, DeviceMemoryError
+from polyfuse.driver.open_sizes import ROWS
 from polyfuse.runtime.cuda.driver_api import OUT_OF_MEMORY
 from polyfuse.runtime.cuda.launcher import DeviceLauncher
 from polyfuse.runtime.cuda.results import DeviceArray
@@ -309,10 +310,10 @@ def test_new_sizes_go_the_short_way(driver: EmulatingDriver, make: Make) -> None
         (whole(0, 5), whole(5)),
         (whole(4, 6), whole(5)),
         (whole(4, 5), whole(1, 5)),
-        (whole(4, 200), whole(200)),
+        (whole(4, ROWS[0] + 1), whole(ROWS[0] + 1)),
     ):
         assert short(f, *map(make, wrong)) is NotImplemented
-    assert short(f, make(whole(4, 5)), 1.0) is NotImplemented
+    assert short(f, make(whole(4, 5)), 1.0) is NotImplemented, "and no array is meant"
     assert short(f, make(whole(4, 5).astype(np.float64)), make(whole(5))) is NotImplemented
 
 
@@ -345,11 +346,15 @@ def test_memory_meets_at_some_sizes(driver: EmulatingDriver, torch: Torch) -> No
     f(both[:2], both[2:4])
     assert short(f, both[:4], both[4:]) is None
     assert short(f, both[:5], both[3:]) is NotImplemented
+    assert short(f, both[:2], both[2:4]) is None
+    assert short(f, both[:3], both[2:5]) is NotImplemented, "the same addresses, and longer arrays"
     assert short(f, both[:4], both[4:]) is None
 
 
 def test_strides_at_new_sizes(driver: EmulatingDriver, torch: Torch) -> None:
     f = compiled(NORM, sizes="open")
+    f(tensor(driver, whole(8, 5)), tensor(driver, whole(5)))
+    assert short(f, tensor(driver, whole(7, 9)).t(), tensor(driver, whole(7))) is NotImplemented
     f(tensor(driver, whole(8, 12))[:, 1:6], tensor(driver, whole(5)))
     for x in (tensor(driver, whole(9, 7)).t(), tensor(driver, whole(30, 40))[::3, 1::2]):
         h = x.shape[1]
