@@ -27,12 +27,12 @@ from polyfuse.autodiff.algebra import (
     terms,
 )
 from polyfuse.autodiff.algebra import expression as written
+from polyfuse.autodiff.extremes import at_extreme, is_stored, running_place
 from polyfuse.autodiff.index_facts import IndexFacts
 from polyfuse.autodiff.inversion import Condition, Unsolved, instances
 from polyfuse.autodiff.partials import partial
 from polyfuse.autodiff.reuse import Reuse
 from polyfuse.autodiff.rows import row_of, with_data
-from polyfuse.autodiff.running import running_place
 from polyfuse.autodiff.structure import groups, live_tensors
 from polyfuse.autodiff.vanish import Vanish
 from polyfuse.diagnostics import DslError
@@ -55,6 +55,7 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     Tensor,
     TensorGraph,
+    data_bounds_it,
     depends_on,
     map_expr,
     map_index,
@@ -152,20 +153,17 @@ class Adjoint:
         seed = self._seed(s.target, s.write)
         if seed is None:
             return
-        value = self.graph.tensor(s.target)
-        out = Read(s.target, s.write, value.dtype)
-        conditions: list[Expr] = []
         extreme = next((w for w in self.graph.writers(s.target) if w.reduction in ("max", "min")), None)
-        if extreme is not None and self._shares_of_running(s, seed):
+        if extreme is not None and (self._shares_of_running(s, seed) or self._shares_of_first(s, seed)):
             return
         if extreme is not None:
-            equal = apply("eq", s.expr, out)
-            conditions.append(equal)
             seed = written(product(seed).times(product(self._ties(s.target, s.write)), -1), seed.dtype)
+            conditions, term = at_extreme(self.graph, s)
+            self._walk(term, seed, conditions, s)
         elif s.reduction == "prod":
             self._shares_of_product(s, seed)
-            return
-        self._walk(s.expr, seed, conditions, s)
+        else:
+            self._walk(s.expr, seed, [], s)
 
     def _seed(self, tensor: str, indices: tuple[Index, ...]) -> Expr | None:
         """The gradient of an element; None where it is 0."""
@@ -175,14 +173,14 @@ class Adjoint:
         if tensor not in self.whole:
             return None
         dims, value = self.whole[tensor]
-        if any(isinstance(i, EXPR_TYPES) for i in indices) and not isinstance(value, Read):
-            self._materialise(tensor)
-            return self._seed(tensor, indices)
         at = {d.name: i for d, i in zip(dims, indices, strict=True)}
-        if isinstance(value, Read):
-            places = tuple(at.get(i.name, i) if isinstance(i, IVar) else i for i in value.indices)
-            return replace(value, indices=places)
-        return _moved(value, {n: i for n, i in at.items() if not isinstance(i, EXPR_TYPES)})
+        plain = {n: i for n, i in at.items() if not isinstance(i, EXPR_TYPES)}
+        if len(plain) == len(at):
+            return _moved(value, plain)
+        if isinstance(value, Read) and all(isinstance(i, IVar) for i in value.indices):
+            return replace(value, indices=tuple(at[str(i)] for i in value.indices))
+        self._materialise(tensor)
+        return self._seed(tensor, indices)
 
     def _walk(self, e: Expr, seed: Expr, conditions: Sequence[Expr], s: Statement) -> None:
         """Down an expression; `seed` is the gradient of its value where all conditions hold."""
@@ -293,6 +291,22 @@ class Adjoint:
         self._walk(value, seed, [], replace(s, dims=outer, expr=value, reduction=None))
         return True
 
+    def _shares_of_first(self, s: Statement, seed: Expr) -> bool:
+        """Of terms that are computed the first extreme has the gradient: who computes one again need not get
+        the same bits, so that none might be equal. Is it such a statement, with one variable?"""
+        conditions, term = at_extreme(self.graph, s)
+        reduced = [d for d in s.dims if d.reduce]
+        several = len(self.graph.writers(s.target)) > 1 or len(reduced) != 1 or s.accumulate
+        if several or is_stored(self.graph, term) or any(data_bounds_it(c) for c in conditions):
+            return False
+        (d,) = reduced
+        name = self.fresh(f"{s.target}_at")
+        self.tensors[name] = Tensor(name, I64, self.graph.tensor(s.target).shape, Role.TEMP)
+        self.statements.append(replace(s, name=name, target=name, reduction=f"arg{s.reduction}"))
+        here = apply("eq", Read(name, s.write, I64), IndexValue(IVar(d.name), I64))
+        self._walk(term, seed, [*conditions[:-1], here], s)
+        return True
+
     def _ties(self, tensor: str, write: tuple[Index, ...]) -> Expr:
         """How many terms are the extreme: they share its gradient."""
         key = f"{tensor} ties"
@@ -302,9 +316,7 @@ class Adjoint:
             self.tensors[name] = Tensor(name, t.dtype.compute, t.shape, Role.TEMP)
             scattered = any(s.accumulate for s in self.graph.writers(tensor))
             for s in self.graph.writers(tensor):
-                one = choice(
-                    [apply("eq", s.expr, Read(tensor, s.write, t.dtype))], number(1.0, t.dtype.compute)
-                )
+                one = choice(at_extreme(self.graph, s)[0], number(1.0, t.dtype.compute))
                 if scattered and not s.accumulate and isinstance(s.expr, Const):
                     one = number(0.0, t.dtype.compute)
                 how = "sum" if s.reduction else None

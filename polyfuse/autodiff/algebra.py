@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.ops import OPS
-from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, walk
+from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, map_expr, walk
 
 _POWERS = 4
 
@@ -61,9 +61,16 @@ def choice(conditions: Iterable[Expr], value: Expr) -> Expr:
     for c in _joined(conditions):
         if is_zero(value):
             break
-        if not (isinstance(value, Select) and value.cond == c and is_zero(value.other)):
+        value = _where(c, value)
+        if not is_zero(value):
             value = Select(c, value, number(0.0, value.dtype), value.dtype)
     return value
+
+
+def _where(cond: Expr, value: Expr) -> Expr:
+    """The value where a condition holds: it need not be asked again."""
+    known = map_expr(value, lambda e: e.then if isinstance(e, Select) and e.cond == cond else e)
+    return value if known is value else factored(known)
 
 
 def _joined(conditions: Iterable[Expr]) -> list[Expr]:

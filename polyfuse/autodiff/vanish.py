@@ -24,6 +24,7 @@ from polyfuse.ir.tensor_graph import (
     IndexValue,
     IterDim,
     Read,
+    Select,
     Statement,
     TensorGraph,
     depends_on,
@@ -102,12 +103,24 @@ class Vanish:
                 return _times(one, one)
             case Read():
                 return self._read(e, at, depth)
+            case Select(cond, x, y):
+                chosen = self._mask(cond, at)
+                rest = _added({frozenset(): Fraction(1)}, _scaled(chosen, Fraction(-1)))
+                first, second = (self._terms(z, at, depth) for z in (x, y))
+                self.left -= len(first) + len(second)
+                return _added(_times(chosen, first), _times(rest, second))
             case IndexValue(index):
                 return self._index(substitute(index, at))
             case Cast(x) if e.dtype.is_float and x.dtype.is_float and x.dtype.compute is x.dtype:
                 return self._terms(x, at, depth)
             case _:
                 return _atom(_at(e, at))
+
+    def _mask(self, cond: Expr, at: Mapping[str, IndexExpr]) -> Terms:
+        """1 where a condition holds, else 0."""
+        if isinstance(cond, Apply) and cond.op == "not":
+            return _added({frozenset(): Fraction(1)}, _scaled(self._mask(cond.args[0], at), Fraction(-1)))
+        return _atom(_Mask(_at(cond, at)))
 
     def _inverse(self, e: Expr, at: Mapping[str, IndexExpr], depth: int) -> Terms:
         below = self._terms(e, at, depth)
@@ -191,6 +204,13 @@ class _Sum:
 
 
 @dataclass(frozen=True)
+class _Mask:
+    """1 where a condition holds, else 0: as often as it is a factor."""
+
+    cond: Expr
+
+
+@dataclass(frozen=True)
 class _Whole:
     """A sum of terms below a fraction."""
 
@@ -221,6 +241,8 @@ def _at(e: Expr, at: Mapping[str, IndexExpr]) -> Expr:
 
 def _variables(a: object) -> frozenset[str]:
     match a:
+        case _Mask(cond):
+            return frozenset(depends_on(cond))
         case _Sum(body, ranges, height):
             inside = {v for b, _ in body for v in _variables(b)}
             inside |= {v for pair in ranges for e in pair for v in variables(e)}
@@ -235,6 +257,8 @@ def _variables(a: object) -> frozenset[str]:
 
 def _renamed(a: object, names: Mapping[str, IVar]) -> object:
     match a:
+        case _Mask(cond):
+            return _Mask(_at(cond, names))
         case _Sum(body, ranges, height):
             ends = tuple((substitute(x, names), substitute(y, names)) for x, y in ranges)
             return _Sum(frozenset((_renamed(b, names), n) for b, n in body), ends, height)
@@ -267,6 +291,6 @@ def _times(a: Terms, b: Terms) -> Terms:
         for n, d in b.items():
             powers = dict(m)
             for atom, k in n:
-                powers[atom] = powers.get(atom, 0) + k
+                powers[atom] = 1 if isinstance(atom, _Mask) else powers.get(atom, 0) + k
             found = _added(found, {frozenset((x, k) for x, k in powers.items() if k): c * d})
     return found

@@ -17,7 +17,6 @@ FUNCTION_LINES = 70
 SHORT_LINES = 80
 SHORT = {
     "polyfuse.autodiff.partials": "the words of the table of operations, read",
-    "polyfuse.autodiff.running": "one form of reductions, by how its range grows",
     "polyfuse.gpu_plan": "an option's value, which `import polyfuse` gives without the layers",
     "polyfuse.layers.mapping.gpu_plan": "read off kernels in the end; mapping does not ask it",
     "polyfuse.layers.mapping.gpu_row_shape": "one decision, whose numbers a page has",

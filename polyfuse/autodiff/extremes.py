@@ -1,31 +1,64 @@
-"""Where a running extreme stands, found in one pass: the last element that is better than all before it.
+"""Extremes: which of their terms have the gradient.
+
+Equal elements of memory share it.  Of terms that are computed the first has it.  A running extreme stands at
+the last element that is better than all before it, which one pass finds:
 
     y[t]  = max[i in 0..t+1](x[i])
     at[t] = max[i in 0..t+1](i if x[i] > y[i-1] else 0)
-
-Its gradient goes there, and not, as that of other extremes, to all that are equal: nobody has to compare
-each element with each result.
 """
 
 from __future__ import annotations
 
+from polyfuse.autodiff.algebra import apply, converted
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.linear import linear
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
+    Cast,
     Const,
     Expr,
     Index,
     IndexValue,
     IterDim,
     Read,
+    Role,
     Select,
     Statement,
+    TensorGraph,
     depends_on,
     map_index,
 )
+
+
+def at_extreme(graph: TensorGraph, s: Statement) -> tuple[list[Expr], Expr]:
+    """When a term is the extreme, and the term without what leaves others out."""
+    t = graph.tensor(s.target)
+    conditions, term = [], s.expr
+    while isinstance(term, Select) and s.reduction and _is_number(term.other):
+        conditions.append(term.cond)
+        term = term.then
+    out = converted(Read(t.name, s.write, t.dtype), t.dtype.compute)
+    rounded = term if t.dtype is term.dtype else Cast(term, t.dtype)
+    return [*conditions, apply("eq", converted(rounded, t.dtype.compute), out)], term
+
+
+def is_stored(graph: TensorGraph, e: Expr) -> bool:
+    """Is it an element that nobody computes again?"""
+    if isinstance(e, Cast):
+        return e.arg.dtype.compute is e.dtype and is_stored(graph, e.arg)
+    if not isinstance(e, Read):
+        return False
+    written = graph.writers(e.tensor)
+    return graph.tensor(e.tensor).role is not Role.TEMP or all(s.reduction for s in written)
+
+
+def _is_number(e: Expr) -> bool:
+    return isinstance(e, Const) or (isinstance(e, Apply) and e.op == "neg" and _is_number(e.args[0]))
+
+
+# --- running extremes ---------------------------------------------------------------------------------
 
 
 def running_place(s: Statement, name: str) -> Statement | None:
