@@ -104,6 +104,7 @@ class Adjoint:
         self.shares: dict[str, list[Share]] = {}
         self.whole: dict[str, tuple[tuple[IterDim, ...], Expr]] = {}
         self.named: dict[str, str] = {}
+        self.early: dict[str, list[Expr]] = {}
         self.reuse = Reuse(self.graph)
         self.vanish = Vanish(self.graph, self)
 
@@ -115,6 +116,7 @@ class Adjoint:
             if cyclic:
                 for name in group:
                     self._name(name)
+                    self._before(name)
             else:
                 self._finish(group[0], named=False)
             for s in reversed([s for s in self.graph.statements if s.target in group]):
@@ -355,6 +357,7 @@ class Adjoint:
         """All shares of a tensor's elements are known: they become its gradient."""
         t = self.graph.tensor(tensor)
         dims, gathered, scattered = self._gathered(t)
+        gathered += self.early.pop(tensor, [])
         if tensor in self.cotangents:
             given = Read(self.cotangents[tensor], tuple(IVar(d.name) for d in dims), t.dtype)
             gathered.insert(0, converted(given, t.dtype.compute))
@@ -377,7 +380,21 @@ class Adjoint:
         if named or scattered or tensor in self.gradients or self._is_shared(tensor, value):
             self._materialise(tensor)
         for share in scattered:
-            self._scatter(tensor, share)
+            self._scatter(tensor, self._name(tensor), share)
+
+    def _before(self, tensor: str) -> None:
+        """What comes from outside of a recurrence: scatters are done when it begins."""
+        t = self.graph.tensor(tensor)
+        dims, gathered, scattered = self._gathered(t)
+        if scattered:
+            name, at = self.fresh(f"d{tensor}_from"), tuple(IVar(d.name) for d in dims)
+            self.tensors[name] = Tensor(name, t.dtype.compute, t.shape, Role.TEMP)
+            zero = number(0.0, t.dtype.compute)
+            self.statements.append(Statement(name, name, dims, at, zero))
+            for share in scattered:
+                self._scatter(tensor, name, share)
+            gathered.append(Read(name, at, t.dtype.compute))
+        self.early[tensor] = gathered
 
     def _is_shared(self, tensor: str, value: Expr) -> bool:
         """Is it more than a product of few, and asked for more than once?"""
@@ -398,8 +415,7 @@ class Adjoint:
     def _statements(self) -> set[str]:
         return {s.name for s in self.statements}
 
-    def _scatter(self, tensor: str, share: Share) -> None:
-        name = self._name(tensor)
+    def _scatter(self, tensor: str, name: str, share: Share) -> None:
         renamed = self._free_dims(share, set())
         value = choice(renamed.conditions, renamed.value)
         indices = tuple(_guarded(i, renamed.conditions) for i in renamed.indices)
