@@ -10,7 +10,7 @@ cannot be solved, shares are scattered.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -19,7 +19,6 @@ from polyfuse.autodiff.algebra import (
     apply,
     choice,
     converted,
-    factored,
     is_zero,
     multiplied,
     number,
@@ -29,17 +28,29 @@ from polyfuse.autodiff.algebra import (
 from polyfuse.autodiff.algebra import expression as written
 from polyfuse.autodiff.extremes import at_extreme, is_stored, running_place
 from polyfuse.autodiff.index_facts import IndexFacts
-from polyfuse.autodiff.inversion import Condition, Unsolved, instances
+from polyfuse.autodiff.inversion import Unsolved, instances
 from polyfuse.autodiff.partials import partial
 from polyfuse.autodiff.reuse import Reuse
 from polyfuse.autodiff.rows import row_of, with_data
+from polyfuse.autodiff.shares import (
+    Share,
+    Term,
+    as_expr,
+    as_i64,
+    guarded,
+    is_at,
+    merged,
+    moved,
+    negated,
+    on_indices,
+    simplified,
+)
 from polyfuse.autodiff.structure import groups, live_tensors
 from polyfuse.autodiff.vanish import Vanish
 from polyfuse.diagnostics import DslError
-from polyfuse.frontend_dsl.semantics.size_algebra import Facts, add, to_index
+from polyfuse.frontend_dsl.semantics.size_algebra import Facts
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, substitute
-from polyfuse.ir.linear import conjuncts
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -57,31 +68,9 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     data_bounds_it,
     depends_on,
-    map_expr,
     map_index,
     reads,
-    walk,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What an instance of a statement adds to the gradient of an element that it reads."""
-
-    indices: tuple[Index, ...]
-    dims: tuple[IterDim, ...]
-    conditions: tuple[Expr, ...]
-    value: Expr
-    at: Read
-
-
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """A term, the variables that it is summed over, and what has to hold for the sum to count."""
-
-    left: tuple[IterDim, ...]
-    outside: tuple[Expr, ...]
-    value: Expr
 
 
 @dataclass
@@ -178,7 +167,7 @@ class Adjoint:
         at = {d.name: i for d, i in zip(dims, indices, strict=True)}
         plain = {n: i for n, i in at.items() if not isinstance(i, EXPR_TYPES)}
         if len(plain) == len(at):
-            return _moved(value, plain)
+            return moved(value, plain)
         if isinstance(value, Read) and all(isinstance(i, IVar) for i in value.indices):
             return replace(value, indices=tuple(at[str(i)] for i in value.indices))
         self._materialise(tensor)
@@ -195,7 +184,7 @@ class Adjoint:
                 self.shares.setdefault(tensor, []).append(share)
             case Select(cond, then, other):
                 self._walk(then, seed, [*conditions, cond], s)
-                self._walk(other, seed, [*conditions, _negated(cond)], s)
+                self._walk(other, seed, [*conditions, negated(cond)], s)
             case Cast(arg):
                 self._walk(arg, converted(seed, arg.dtype.compute), conditions, s)
             case Apply(_, args):
@@ -211,7 +200,7 @@ class Adjoint:
         match by:
             case Select(cond, then, other):
                 self._walk(e.args[k], multiplied(seed, then), [*conditions, cond], s)
-                self._walk(e.args[k], multiplied(seed, other), [*conditions, _negated(cond)], s)
+                self._walk(e.args[k], multiplied(seed, other), [*conditions, negated(cond)], s)
             case _:
                 self._walk(e.args[k], multiplied(seed, by), conditions, s)
 
@@ -243,8 +232,8 @@ class Adjoint:
                 raise self._part(s)
             if not got.conditions:
                 return
-            written = [_as_expr(c, known) for c in got.conditions]
-            unwritten.append(_negated(functools.reduce(lambda a, b: Apply("and", (a, b), BOOL), written)))
+            written = [as_expr(c, known) for c in got.conditions]
+            unwritten.append(negated(functools.reduce(lambda a, b: Apply("and", (a, b), BOOL), written)))
         if seed is not None:
             value = converted(seed, t.dtype.compute)
             share = Share(at, dims, tuple(unwritten), value, Read(t.alias, at, t.dtype))
@@ -340,7 +329,7 @@ class Adjoint:
         whole = multiplied(seed, others)
         none = self._beside(s, "whole", choice([apply("eq", zeros, number(0.0, dtype))], whole))
         one = self._beside(s, "rest", choice([apply("eq", zeros, number(1.0, dtype))], whole))
-        self._walk(s.expr, multiplied(apply("div", none, s.expr)), [_negated(zero)], s)
+        self._walk(s.expr, multiplied(apply("div", none, s.expr)), [negated(zero)], s)
         self._walk(s.expr, one, [zero], s)
 
     def _beside(self, s: Statement, what: str, value: Expr, how: str | None = None) -> Read:
@@ -418,7 +407,7 @@ class Adjoint:
     def _scatter(self, tensor: str, name: str, share: Share) -> None:
         renamed = self._free_dims(share, set())
         value = choice(renamed.conditions, renamed.value)
-        indices = tuple(_guarded(i, renamed.conditions) for i in renamed.indices)
+        indices = tuple(guarded(i, renamed.conditions) for i in renamed.indices)
         self.notes.append(
             (tensor, "scattered: its elements are found by data, or by indices that cannot be solved")
         )
@@ -468,25 +457,24 @@ class Adjoint:
             share,
             dims=tuple(dims),
             indices=tuple(
-                map_index(i, lambda e: _moved(e, names), lambda i: substitute(i, names))
-                for i in share.indices
+                map_index(i, lambda e: moved(e, names), lambda i: substitute(i, names)) for i in share.indices
             ),
-            conditions=tuple(_moved(c, names) for c in share.conditions),
-            value=_moved(share.value, names),
+            conditions=tuple(moved(c, names) for c in share.conditions),
+            value=moved(share.value, names),
         )
 
     def _gathered(self, t: Tensor) -> tuple[tuple[IterDim, ...], list[Expr], list[Share]]:
         """The sum over instances for each share that can be solved, and the other shares."""
         dims = self._dims(t)
-        found: list[_Term] = []
+        found: list[Term] = []
         scattered: list[Share] = []
-        for share in map(self._by_rows, _merged(self.shares.pop(t.name, []))):
+        for share in map(self._by_rows, merged(self.shares.pop(t.name, []))):
             try:
                 found.append(self._solved(share, dims))
             except Unsolved:
                 scattered.append(share)
         parts = [x.value for x in found if not x.left]
-        together: dict[tuple[object, ...], list[_Term]] = {}
+        together: dict[tuple[object, ...], list[Term]] = {}
         for x in found:
             if x.left:
                 together.setdefault((x.left, x.outside), []).append(x)
@@ -520,7 +508,7 @@ class Adjoint:
             name = self.named[key] = self.fresh(f"{pointer.tensor}_row")
             self.tensors[name] = Tensor(name, I64, (e.upper,), Role.TEMP)
             at = IVar(self._free("n", (e.name,)))
-            begin = _as_i64(Read(pointer.tensor, (at,), pointer.dtype))
+            begin = as_i64(Read(pointer.tensor, (at,), pointer.dtype))
             here = apply("le", begin, IndexValue(IVar(e.name), I64))
             value = Select(here, IndexValue(at, I64), Const(-1, I64), I64)
             over = IterDim(at.name, IConst(0), self.graph.tensor(pointer.tensor).shape[0], True)
@@ -528,14 +516,14 @@ class Adjoint:
             self.statements.append(Statement(name, name, dims, (IVar(e.name),), value, "max"))
         return self.named[key]
 
-    def _solved(self, share: Share, dims: tuple[IterDim, ...]) -> _Term:
+    def _solved(self, share: Share, dims: tuple[IterDim, ...]) -> Term:
         """What is summed over which variables."""
         outer = {d.name for d in dims}
         apart = self._free_dims(share, outer)
         fresh = (self._free(f"r{k or ''}", outer | {d.name for d in apart.dims}) for k in count())
         places = list(zip(apart.indices, dims, strict=True))
         equations = [(i, IVar(d.name)) for i, d in places if not isinstance(i, EXPR_TYPES)]
-        chosen = [_is_at(i, d.name) for i, d in places if isinstance(i, EXPR_TYPES)]
+        chosen = [is_at(i, d.name) for i, d in places if isinstance(i, EXPR_TYPES)]
         known = self.facts.with_dims(dims)
         got = instances(apart.dims, equations, known, fresh)
         if chosen and got.left:
@@ -557,19 +545,17 @@ class Adjoint:
             )
             for d in left
         )
-        conditions = [_as_expr(c, inner) for c in got.conditions]
+        conditions = [as_expr(c, inner) for c in got.conditions]
         at = {n: inner.simple(v) for n, v in got.values.items()}
-        own = [_simplified(_moved(c, at, inner), inner) for c in (*apart.conditions, *chosen)]
-        value = _moved(apart.value, at, inner)
-        every = [_moved(c, names) for c in (*conditions, *own)]
+        own = [simplified(moved(c, at, inner), inner) for c in (*apart.conditions, *chosen)]
+        value = moved(apart.value, at, inner)
+        every = [moved(c, names) for c in (*conditions, *own)]
         outside = [c for c in every if left and not depends_on(c) & {d.name for d in left}]
-        by_data = [c for c in outside if not _on_indices(c)]
+        by_data = [c for c in outside if not on_indices(c)]
         if not by_data:
             outside = []
         # Those on indices stay inside as well: they guard what is read there.
-        return _Term(
-            left, tuple(outside), choice([c for c in every if c not in by_data], _moved(value, names))
-        )
+        return Term(left, tuple(outside), choice([c for c in every if c not in by_data], moved(value, names)))
 
     def _reduced(self, t: Tensor, dims: tuple[IterDim, ...], left: tuple[IterDim, ...], value: Expr) -> Expr:
         """A sum in a tensor of its own, times what does not change in it."""
@@ -604,85 +590,3 @@ class Adjoint:
         self.tensors[name] = Tensor(name, body.dtype, tuple(d.upper for d in outer), Role.TEMP)
         self.statements.append(Statement(name, name, (*outer, *left), write, body, "sum"))
         return name
-
-
-def _merged(shares: Iterable[Share]) -> Iterator[Share]:
-    """Shares of one element under the same conditions become one."""
-    together: dict[tuple[object, ...], list[Share]] = {}
-    for s in shares:
-        together.setdefault((s.indices, s.dims, s.conditions), []).append(s)
-    for same in together.values():
-        value = (
-            added([s.value for s in same], same[0].value.dtype) if len(same) > 1 else factored(same[0].value)
-        )
-        yield replace(same[0], value=value)
-
-
-def _moved(e: Expr, at: Mapping[str, IndexExpr], known: IndexFacts | None = None) -> Expr:
-    """The expression with values for variables."""
-
-    def over(i: IndexExpr) -> IndexExpr:
-        moved = substitute(i, at)
-        return known.simple(moved) if known is not None and moved is not i else moved
-
-    def chosen(x: Expr) -> Expr:
-        decided = isinstance(x, Select) and known is not None and _simplified(x.cond, known) == _TRUE
-        return x.then if decided else x  # type: ignore[union-attr]
-
-    return map_expr(e, chosen, over)
-
-
-def _on_indices(cond: Expr) -> bool:
-    """Does it speak of indices?"""
-    return any(isinstance(x, IndexValue) for x in walk(cond))
-
-
-def _is_at(index: Expr, name: str) -> Expr:
-    """Is an index from data that of the element?"""
-    return Apply("eq", (_as_i64(index), IndexValue(IVar(name), I64)), BOOL)
-
-
-def _as_i64(e: Expr) -> Expr:
-    return e if e.dtype is I64 else Cast(e, I64)
-
-
-def _guarded(index: Index, conditions: Iterable[Expr]) -> Index:
-    """An index, 0 where a condition on it says that nothing is read."""
-    own: Expr = index if isinstance(index, EXPR_TYPES) else IndexValue(index, I64)
-    for c in conditions:
-        if own in walk(c):
-            index = Select(c, own, Const(0, own.dtype), own.dtype)
-    return index
-
-
-def _negated(cond: Expr) -> Expr:
-    if isinstance(cond, Apply) and cond.op == "not":
-        return cond.args[0]
-    return Apply("not", (cond,), BOOL)
-
-
-def _as_expr(c: Condition, known: IndexFacts) -> Expr:
-    """The condition with what is added on both sides, nothing subtracted."""
-    p = add(known.poly(c.left), known.poly(c.right), -1)
-    op, strict = ("ge", "gt") if c.op == ">=" else ("eq", "eq")
-    if p.get(()) == -1 and c.op == ">=":
-        op, p = strict, {m: k for m, k in p.items() if m}
-    above = to_index({m: k for m, k in p.items() if k > 0})
-    below = to_index({m: -k for m, k in p.items() if k < 0})
-    return Apply(op, (IndexValue(above, I64), IndexValue(below, I64)), BOOL)
-
-
-def _simplified(cond: Expr, known: IndexFacts) -> Expr:
-    """The parts of a condition on indices that do not always hold."""
-    if isinstance(cond, Apply) and cond.op == "and":
-        left, right = (_simplified(a, known) for a in cond.args)
-        if left == _TRUE or right == _TRUE:
-            return right if left == _TRUE else left
-        return cond if (left, right) == cond.args else Apply("and", (left, right), BOOL)
-    found = conjuncts(cond)
-    if found is not None and all(known.at_least(c, IConst(0)) for c in found):
-        return _TRUE
-    return cond
-
-
-_TRUE = Const(True, BOOL)
