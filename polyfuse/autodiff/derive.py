@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polyfuse.autodiff.adjoint import Adjoint
-from polyfuse.autodiff.keep import Choice, bytes_of, choose, representative
+from polyfuse.autodiff.keep import Choice, bytes_of, choose, firm, representative
 from polyfuse.autodiff.structure import live_tensors
 from polyfuse.autodiff.tidy import tidied
-from polyfuse.decisions import Decision
+from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl.semantics.size_algebra import Facts
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
@@ -320,10 +320,15 @@ def _not_given(given: Iterable[Tensor], used: Collection[str], graph: TensorGrap
 def _decisions(
     graph: TensorGraph, choice: Choice, notes: Iterable[tuple[str, str]], wishes: Wishes
 ) -> Iterable[Decision]:
-    values = representative(graph, wishes.sizes)
+    values, stays = representative(graph, wishes.sizes), firm(graph)
     for n in choice.kept:
-        wish = "as asked for" if n in wishes.keep else "cheaper than what it follows from"
-        yield Decision("keep", n, True, f"{wish}: a result of the forward operator", saved_bytes=None)
+        why = "fewer bytes than what it follows from"
+        if n in wishes.keep:
+            why = "as asked for"
+        elif n in stays:
+            why = "sums, extremes, orders, scatters and recurrences are not computed again"
+        moved = format_bytes(2 * bytes_of(graph.tensor(n), values))
+        yield Decision("keep", n, True, f"{why}; {moved} are written and read")
     for n in choice.results:
         yield Decision("keep", n, True, "a result, which is in memory anyway")
     for n in choice.again:

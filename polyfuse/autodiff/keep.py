@@ -119,7 +119,7 @@ def choose(
     values = representative(graph, sizes)
     needs = {t.name: tuple(dict.fromkeys(r.tensor for s in graph.writers(t.name) for r in statement_reads(s)))
              for t in graph.tensors}  # fmt: skip
-    firm = _firm(graph) - set(again)
+    stays = firm(graph) - set(again)
     flow = _Flow()
     for name in _behind(needs, needed):
         t = graph.tensor(name)
@@ -127,9 +127,9 @@ def choose(
         if t.role in (Role.TEMP, Role.INOUT):
             price = 0 if name in keep else _MOST if name in again else 2 * price
         flow.add(f"{name}<", f"{name}>", price)
-        if t.role in (Role.INPUT, Role.INOUT) or name in firm:
+        if t.role in (Role.INPUT, Role.INOUT) or name in stays:
             flow.add("start", f"{name}<", _MOST * 4)
-        for r in needs[name] if name not in firm else ():
+        for r in needs[name] if name not in stays else ():
             flow.add(f"{r}>", f"{name}<", _MOST * 4)
     for name in needed:
         flow.add(f"{name}>", "end", _MOST * 4)
@@ -171,7 +171,7 @@ def _behind(needs: Mapping[str, tuple[str, ...]], names: Collection[str]) -> lis
     return list(found)
 
 
-def _firm(graph: TensorGraph) -> set[str]:
+def firm(graph: TensorGraph) -> set[str]:
     """The values that are not computed again: reductions, scatters and recurrences."""
     found = {s.target for s in graph.statements if s.reduction is not None}
     for group, cyclic in groups(graph, [t.name for t in graph.tensors]):
