@@ -129,8 +129,8 @@ def product(e: Expr) -> Product:
                 ((atom, k),) = one.factors.items()
                 return Product(1.0, {atom: k * int(n)})
             return one if n == 1 else Product(1.0, {e: 1})
-        case Select(_, then, other):
-            a, b = factored(then), factored(other)
+        case Select(cond, then, other):
+            a, b = factored(_where(cond, then)), factored(other)
             return product(a) if a == b else Product(1.0, {replace(e, then=a, other=b): 1})
         case _:
             return Product(1.0, {e: 1})

@@ -9,9 +9,10 @@ Results of the forward operator come before other tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from polyfuse.autodiff.algebra import Product, expression, product
+from polyfuse.autodiff.algebra import Product, expression, factored, is_zero, product
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -49,6 +50,8 @@ class Reuse:
         # Results first: they are in memory anyway.
         found.sort(key=lambda k: graph.tensor(k.read.tensor).role is not Role.OUTPUT)
         self.products = [k for k in found if len(k.product.factors) > 1 and k.product.coefficient == 1.0]
+        # What is a value where a condition holds, and else 0.
+        self.branches = [k for k in found if isinstance(k.expr, Select) and is_zero(k.expr.other)]
         self.whole = [k for k in found if isinstance(k.expr, Apply) and len(k.product.factors) == 1]
 
     def _known(self, s: Statement) -> _Known | None:
@@ -82,6 +85,8 @@ class Reuse:
         return map_expr(e, self._node)
 
     def _node(self, e: Expr) -> Expr:
+        if isinstance(e, Select) and is_zero(e.other):
+            return self._branch(e)
         if not isinstance(e, Apply) or not e.dtype.is_float:
             return e
         for k in self.whole:
@@ -89,6 +94,22 @@ class Reuse:
             if e.op == getattr(k.expr, "op", "") and _unify(k.expr, e, k.names, found):
                 return _at(k.read, found)
         return self._product(e) if e.op in ("mul", "div") and self.products else e
+
+    def _branch(self, e: Select) -> Expr:
+        """A branch where what has values in the same branch only may be read."""
+        then = e.then
+        for k in self.branches:
+            assert isinstance(k.expr, Select)
+            found: dict[str, IndexExpr] = {}
+            if _unify(k.expr.cond, e.cond, k.names, found):
+                then = map_expr(then, partial(self._within_branch, k, found))
+        return e if then is e.then else replace(e, then=factored(self(then)))
+
+    def _within_branch(self, k: _Known, at: Mapping[str, IndexExpr], e: Expr) -> Expr:
+        assert isinstance(k.expr, Select)
+        found = dict(at)
+        same = type(e) is type(k.expr.then) and _unify(k.expr.then, e, k.names, found)
+        return _at(k.read, found) if same and k.names <= found.keys() else e
 
     def _product(self, e: Expr) -> Expr:
         p = product(e)

@@ -77,6 +77,13 @@ def test_softmax_needs_its_result_only(name: str) -> None:
     assert pair.kept == () and [s.kind for s in pair.sources] == ["cotangent", "result"]
 
 
+def test_a_masked_softmax_needs_its_result_only() -> None:
+    pair = pf.grad("stdlib:causal_softmax")
+    assert pair.kept == () and [s.name for s in pair.sources] == ["y", "y", "scale"]
+    assert "(dy[b_0, s, t] - dd_sum[b_0, s]) * y[b_0, s, t] if t <= s else 0.0" in str(pair.backward.program)
+    assert pf.grad("stdlib:causal_attention").kept == ("p",)
+
+
 def test_the_sum_of_deviations_vanishes() -> None:
     text = "op f(x: f32[N]) -> (v: f32) where N >= 1 { m = mean[i](x[i])\n v = sum[i]((x[i] - m) ** 2) }"
     body = str(pf.parse(text).backward().program)
