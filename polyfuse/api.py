@@ -413,8 +413,9 @@ def grad(
     keep       values of the operator (tensors of its graph) that the forward operator returns
     recompute  values that the backward operator computes again, whatever that costs
 
-    Equal extremes of `max` and `min` reductions share the gradient, as in `torch.amax`; of `max(a, b)` and
-    `min(a, b)` of equal numbers `b` has it, so that the gradient of `max(x, 0.0)` is 0 at 0.
+    Equal elements share the gradient of a `max` or `min` reduction, as in `torch.amax`; of computed terms and
+    of running extremes the first has it.  Of `max(a, b)` and `min(a, b)` of equal numbers `b` has it, so that
+    the gradient of `max(x, 0.0)` is 0 at 0.
 
     Raises ArgumentError PF790 for names that the operator does not have, PF791 where no gradient flows,
     DslError PF792 and PF793 at what cannot be differentiated.
