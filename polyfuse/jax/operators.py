@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,41 +16,46 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import Partial
 
-from polyfuse.api import Gradients, Operator, Program, compile, grad, parse
+from polyfuse.api import Gradients, Operator, Program, Source, compile, grad, parse
 from polyfuse.autodiff.batching import batched
 from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
-from polyfuse.frontend_dsl.semantics.signature import infer_generics
+from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
+from polyfuse.interop.by_hand import gradient_of, source_of, unfit
 from polyfuse.ir.dtypes import BY_NAME, DType, from_numpy
 from polyfuse.jax.calls import TARGET, Abstract, kernels
 
 Arrays = tuple[Any, ...]
 
 
-def op(function: Compiled | Operator | Program | str | os.PathLike[str]) -> JaxOperator:
+def op(
+    function: Compiled | Operator | Program | str | os.PathLike[str], *, backward: Any = None
+) -> JaxOperator:
     """An operator for JAX, on the CPU: it takes arrays of JAX and gives such, inside of `jax.jit` and
     outside; `jax.grad` and `jax.vmap` take it.
 
     function  what `compile` returned, or what it takes
+    backward  what computes the gradients, if they are not to be derived: an operator, or a function
 
     An operator with inout parameters returns what they become, behind its results.
     """
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
-    return JaxOperator(compiled)
+    return JaxOperator(compiled, backward)
 
 
 class JaxOperator:
     """An operator that JAX calls like a function of its own. Size parameters are numbers, by keyword."""
 
-    def __init__(self, function: Compiled) -> None:
+    def __init__(self, function: Compiled, backward: Any = None) -> None:
         if not (function.is_for_any_target or function.target == "cpu"):
             message = f"{function.signature.name} is compiled for {function.target}"
             raise ArgumentError(
                 message, code="PF807", hint='pf.jax.op takes what is compiled with target="cpu"'
             )
         self.function = function.like(function.programs, function.signature, "cpu")
+        self._by_hand = None if backward is None else _by_hand(self.function.signature, backward)
         self._steps: dict[object, _Step] = {}
         self.__name__ = self.__qualname__ = function.__name__
         self.__doc__ = function.__doc__
@@ -62,7 +69,7 @@ class JaxOperator:
         function, _, given = self.function.chosen((), named)
         key = (tuple(given), tuple(sizes.items()))
         if key not in self._steps:
-            self._steps[key] = _Step(function, sizes)
+            self._steps[key] = _Step(function, sizes, self._by_hand)
         found = self._steps[key](given)
         return found[0] if len(found) == 1 else found
 
@@ -70,8 +77,8 @@ class JaxOperator:
 class _Step:
     """An operator at its size parameters, all optional tensors decided: a function of arrays only."""
 
-    def __init__(self, function: Compiled, sizes: Mapping[str, int]) -> None:
-        self.function, self.sizes = function, sizes
+    def __init__(self, function: Compiled, sizes: Mapping[str, int], by_hand: _ByHand | None = None) -> None:
+        self.function, self.sizes, self.by_hand = function, sizes, by_hand
         self.params = function.signature.params
         self._gradients: dict[object, _Gradient] = {}
         self._batched: dict[object, tuple[_Step, tuple[bool, ...]]] = {}
@@ -155,6 +162,8 @@ class _Step:
         wrt = tuple(p.name for p, f in zip(self.params, flows, strict=True) if f)
         if not wrt:
             return self._wide(*values), Partial(_nothing, len(primals))
+        if self.by_hand is not None:
+            return self.by_hand.forward(self, values)
         dtypes, ranks = self._types(self._named(values))
         key = (wrt, *((n, d.name, ranks[n]) for n, d in dtypes.items()))
         if key not in self._gradients:
@@ -209,6 +218,50 @@ class _Gradient:
         args = [given[s.name] if s.kind == "cotangent" else next(values) for s in self._pair.sources]
         found = dict(zip(self._pair.wrt, step._differentiable(*args), strict=True))
         return tuple(found.get(p.name) for p in self._step.params)
+
+
+@dataclass(frozen=True)
+class _ByHand:
+    """A backward that is given: what it takes, and a function that gives gradients by names of parameters."""
+
+    sources: tuple[Source, ...]
+    gradients: Callable[..., Mapping[str, Any]]
+
+    def forward(self, step: _Step, values: Arrays) -> tuple[Arrays, Any]:
+        """Results, and a function of cotangents, with the values that it needs."""
+        found = step._wide(*values)
+        results = [r.name for r in step.function.signature.results]
+        known = {**dict(zip(results, found, strict=False)), **step._named(values)}
+        needed = [known[s.name] for s in self.sources if s.kind != "cotangent"]
+        return found, Partial(partial(self.backward, results, tuple(p.name for p in step.params)), *needed)
+
+    def backward(self, results: list[str], params: tuple[str, ...], *needed_and_cotangents: Any) -> Arrays:
+        """Gradients by parameter."""
+        *needed, cotangents = needed_and_cotangents
+        values, given = iter(needed), dict(zip(results, cotangents, strict=False))
+        args = {s.parameter: given[s.name] if s.kind == "cotangent" else next(values) for s in self.sources}
+        found = self.gradients(**args)
+        if not isinstance(found, Mapping) or not found.keys() <= set(params):
+            raise unfit("a backward gives no gradients by name of parameters", params)
+        return tuple(found.get(n) for n in params)
+
+
+def _by_hand(signature: Signature, backward: Any) -> _ByHand:
+    """Raises ArgumentError PF804 for names that do not fit."""
+    if not isinstance(backward, (Compiled, Operator, Program, JaxOperator, str)):
+        names = inspect.signature(backward).parameters
+        return _ByHand(tuple(source_of(signature, n) for n in names), backward)
+    call = backward if isinstance(backward, JaxOperator) else op(backward)
+    own = call.function.signature
+    if any(p.inout for p in own.params):
+        raise unfit(f"{own.name} writes an argument", ["those of results, as in dx"])
+    of = [gradient_of(signature, own.name, r.name) for r in own.results]
+
+    def gradients(**named: Any) -> Mapping[str, Any]:
+        found = call(**named)
+        return dict(zip(of, found if isinstance(found, tuple) else (found,), strict=True))
+
+    return _ByHand(tuple(source_of(signature, p.name) for p in own.params), gradients)
 
 
 def _backward(residual: Callable[[Arrays], Arrays], cotangents: Sequence[Any]) -> Arrays:

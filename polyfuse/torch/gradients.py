@@ -9,7 +9,7 @@ Both are operators of torch, so that tracers see them; the backward one has a gr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd.function import _SingleLevelFunction
 
 from polyfuse.api import Gradients, Operator, Program, Source, compile, grad
-from polyfuse.diagnostics import ArgumentError, PolyfuseError
+from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
+from polyfuse.interop.by_hand import gradient_of, source_of, unfit
 from polyfuse.interop.torch_tensors import no_gradient
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.torch.registration import Registered, dtype_of, requires_grad
@@ -209,13 +210,13 @@ def _by_hand(signature: Signature, backward: Any, make: MakeOperator) -> Rule:
         compiled = function if isinstance(function, Compiled) else compile(function)
         return _by_operator(signature, compiled, make)
     names = list(inspect.signature(backward).parameters)
-    sources = tuple(_source(signature, n) for n in names)
+    sources = tuple(source_of(signature, n) for n in names)
     wrt = tuple(p.name for p in signature.params)
 
     def call(*args: Any) -> tuple[Any, ...]:
         found = backward(**dict(zip(names, args, strict=True)))
         if not isinstance(found, Mapping) or not found.keys() <= set(wrt):
-            raise _unfit(f"the backward of {signature.name} gives no gradients by name of parameters", wrt)
+            raise unfit(f"the backward of {signature.name} gives no gradients by name of parameters", wrt)
         return tuple(found.get(n) for n in wrt)
 
     return Rule(None, sources, call, wrt)
@@ -224,14 +225,10 @@ def _by_hand(signature: Signature, backward: Any, make: MakeOperator) -> Rule:
 def _by_operator(signature: Signature, backward: Compiled, make: MakeOperator) -> Rule:
     op = make(backward)
     own = backward.signature
-    params = {f"d{p.name}": p.name for p in signature.params}
     sums = [p.name for p in own.params if p.inout]  # gradients that are added to, from 0
-    wrt = [*(r.name for r in own.results), *sums]
-    for n in wrt:
-        if n not in params:
-            raise _unfit(f"'{n}' of {own.name} is no gradient of a parameter of {signature.name}", params)
+    params = {n: gradient_of(signature, own.name, n) for n in (*(r.name for r in own.results), *sums)}
     sources = tuple(
-        Source(p.name, "argument", params[p.name]) if p.inout else _source(signature, p.name)
+        Source(p.name, "argument", params[p.name]) if p.inout else source_of(signature, p.name)
         for p in own.params
     )
 
@@ -241,18 +238,4 @@ def _by_operator(signature: Signature, backward: Compiled, make: MakeOperator) -
         results = () if found is None else _tuple(found)
         return (*results, *(a for p, a in zip(own.params, given, strict=True) if p.inout))
 
-    return Rule(None, sources, call, tuple(params[n] for n in wrt))
-
-
-def _source(signature: Signature, name: str) -> Source:
-    results = [r.name for r in signature.results]
-    known = {f"d{r}": Source(name, "cotangent", r) for r in results}
-    known |= {r: Source(name, "result", r) for r in results}
-    known |= {p.name: Source(name, "argument", p.name) for p in signature.params}
-    if name not in known:
-        raise _unfit(f"the backward of {signature.name} takes '{name}', which is no name of it", known)
-    return known[name]
-
-
-def _unfit(message: str, names: Collection[str] | Sequence[str]) -> ArgumentError:
-    return ArgumentError(message, code="PF804", hint=f"names are {', '.join(names)}")
+    return Rule(None, sources, call, tuple(params.values()))

@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "jax": EVERYTHING,
+    "interop.by_hand": LOW | {"api", "frontend_dsl"},
     "interop.array_families": LOW | {"ir", "runtime.cpu", "runtime.cuda"},
     "cli": LOW
     | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}

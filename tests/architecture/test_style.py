@@ -59,6 +59,7 @@ SHORT = {
     "polyfuse.runtime.cpu.blas": "the only caller of BLAS on a CPU",
     "polyfuse.runtime.cuda.nvrtc_process": "a process of its own, started by path",
     "polyfuse.driver.names": "what PyTorch and JAX call an operator",
+    "polyfuse.interop.by_hand": "what PyTorch and JAX have in common of gradients",
     "polyfuse.interop.traced": "torch is told of it when it is loaded",
     "polyfuse.runtime.cuda.open": "the choice between bindings, above all of them",
     "polyfuse.runtime.machine.room": "one question, asked before calls and by the command",

@@ -95,6 +95,18 @@ def test_gradients() -> None:
     close(jax.grad(lambda a: scale(x, a).sum())(2.0), x.sum())
 
 
+def test_backward_by_hand() -> None:
+    twice = "op twice(x: f32[N]) -> (y: f32[N]) { y[i] = 2.0 * x[i] }"
+    marked = "op twice_backward(dy: f32[N], x: f32[N]) -> (dx: f32[N]) { dx[i] = 7.0 * dy[i] + x[i] }"
+    x = array(4)
+    for backward in (marked, pf.jax.op(marked), lambda dy, y: {"x": 7 * dy + y / 2}):
+        f = pf.jax.op(twice, backward=backward)
+        close(jax.jit(jax.grad(lambda x, f=f: f(x).sum()))(x), 7 + x)
+    with pytest.raises(ArgumentError) as error:
+        pf.jax.op(twice, backward=lambda dz: {})
+    assert error.value.code == "PF804"
+
+
 @pytest.mark.parametrize("in_axes", [(1, 0, None), (None, None, 0)])
 def test_vmap(in_axes: tuple[Any, ...]) -> None:
     args = [a if d is None else jnp.stack([a, 2 * a, a + 1], d) for a, d in zip(ARGS, in_axes, strict=True)]
