@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.compiler.config
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
