@@ -20,8 +20,8 @@ from polyfuse.options import Options
 from polyfuse.torch.dynamo import lowerings
 from polyfuse.torch.dynamo.assemble import assemble
 from polyfuse.torch.dynamo.kernels import PROGRAMS, Call
-from polyfuse.torch.dynamo.lowering import Lowered, is_item, lower
-from polyfuse.torch.dynamo.lowerings.table import complete, tensor_of
+from polyfuse.torch.dynamo.lowering import Lowered, device_of, is_item, lower
+from polyfuse.torch.dynamo.lowerings.table import complete
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
 from polyfuse.torch.dynamo.report import (
     GRAPHS,
@@ -163,13 +163,8 @@ def _lowered(region: Region, settings: Settings) -> Lowered:
         raise _Refused(dict.fromkeys(region.nodes, f"{type(problem).__name__}: {problem}")) from None
 
 
-def _target(region: Region) -> str:
-    devices = {tensor_of(n).device.type for n in region.nodes if tensor_of(n) is not None}
-    return "cuda" if "cuda" in devices else "cpu"
-
-
 def _call(k: int, region: Region, low: Lowered, found: Partition, told: GraphReport) -> Call:
-    program = PROGRAMS.of(low.graph, _target(region), Options())
+    program = PROGRAMS.of(low.graph, device_of(region.nodes).partition(":")[0], Options())
     name = f"polyfuse_{told.kind}_{k}"
     return Call(low, program, module_of(region, low), name)
 

@@ -275,7 +275,13 @@ class Call:
         results = [_empty(r) for r in found.results]
         for k, r in enumerate(results):
             named[f"o{k}"] = r
-        found.machine.run(named)
+        try:
+            found.machine.run(named)
+        except PolyfuseError as problem:  # before anything is launched
+            if any(self.written):
+                raise
+            self.failed.append(problem.diagnostics[0].message)
+            return self.fallback(*arguments)
         for name, t, written in zip(self.names, tensors, self.written, strict=True):
             if written and named[name] is not t:
                 t.copy_(named[name])

@@ -68,12 +68,19 @@ class Lowered:
 
 def lower(nodes: Sequence[Node], outputs: Sequence[Node], precision: str = "eager") -> Lowered:
     """The graph of a region. Raises Unsupported, with the `node` where that is known."""
-    lowering = Lowering(tuple(nodes), tuple(outputs), precision)
+    lowering = Lowering(tuple(nodes), tuple(outputs), precision, on_gpu="cuda" in device_of(nodes))
     try:
         return lowering.run()
     except Unsupported as problem:
         problem.node = lowering.current  # type: ignore[attr-defined]
         raise
+
+
+def device_of(nodes: Iterable[Node]) -> str:
+    """Where the tensors of nodes are: those of a region are on one device."""
+    found = (val(n) for n in nodes)
+    tensors = (t for v in found for t in (v if isinstance(v, list | tuple) else [v]) if hasattr(t, "stride"))
+    return str(next((t.device for t in tensors), "cpu"))
 
 
 @dataclass
@@ -91,6 +98,7 @@ class Lowering:
     statements: list[g.Statement] = field(default_factory=list)
     splits: Splits = field(default_factory=dict)
     canonical: dict[Any, Any] = field(default_factory=dict)
+    on_gpu: bool = False
     current: Node = None
     written: set[Node] = field(default_factory=set)
     uses: dict[Node, int] = field(default_factory=dict)
@@ -307,7 +315,8 @@ class Lowering:
     def _tensor(
         self, name: str, shape: Shape, dtype: DType, role: Role, order: tuple[int, ...] | None = None
     ) -> Storage:
-        made = Storage(name, shape, dtype, order or tuple(range(len(shape))), self.splits)
+        in_memory = self.on_gpu and role is not Role.TEMP
+        made = Storage(name, shape, dtype, order or tuple(range(len(shape))), self.splits, in_memory)
         self.tensors[name] = g.Tensor(name, dtype, made.extents, role)
         return made
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from polyfuse.torch.dynamo.lowering import WITH_ATEN, is_item, is_view
+from polyfuse.torch.dynamo.lowering import WITH_ATEN, device_of, is_item, is_view
 from polyfuse.torch.dynamo.lowerings.table import TABLE, bound, rule_of, val
 from polyfuse.torch.dynamo.sizes import Unsupported, dense_order, extent_of, is_number
 from polyfuse.torch.dynamo.values import dtype_of
@@ -81,12 +81,12 @@ def partition(graph: Any, refused: Mapping[Node, str]) -> Partition:
             found.reasons[n] = why
     levels = _levels(nodes, found.kinds)
     _sink(nodes, found.kinds, levels)
-    by_level: dict[int, list[Node]] = {}
+    by_level: dict[tuple[int, str], list[Node]] = {}
     for n in nodes:
         if found.kinds[n] is Kind.OURS:
-            by_level.setdefault(levels[n], []).append(n)
-    for level in sorted(by_level):
-        for members in _pieces(by_level[level]):
+            by_level.setdefault((levels[n], device_of([n])), []).append(n)
+    for place in sorted(by_level):
+        for members in _pieces(by_level[place]):
             region = Region(tuple(members), _results(members, found.kinds))
             if why := _does_not_pay(region):
                 found.reasons.update(dict.fromkeys(members, why))
@@ -128,7 +128,10 @@ def _tensors(node: Node) -> Iterator[Any]:
 def _why_not(node: Node) -> str:
     """Why a node that has a rule is none of ours; "" where it is."""
     args = [a for a in node.all_input_nodes if not isinstance(val(a), list | tuple)]
-    for t in (*_tensors(node), *(t for a in args for t in _tensors(a))):
+    every = [*_tensors(node), *(t for a in args for t in _tensors(a))]
+    if len({t.device for t in every}) > 1:
+        return "tensors on several devices"
+    for t in every:
         if dtype_of(t.dtype) is None:
             return f"a tensor of {t.dtype}"
         if str(t.layout) != "torch.strided" or getattr(t, "is_nested", False):

@@ -87,6 +87,8 @@ class Storage:
     dtype: DType
     order: tuple[int, ...]
     splits: Splits
+    in_memory: bool = False
+    """A tensor without axes is an array of one element: kernels of a GPU take numbers by value, from the host."""
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -96,12 +98,13 @@ class Storage:
     @property
     def extents(self) -> tuple[IndexExpr, ...]:
         """The shape of the tensor."""
-        return tuple(to_ir(f) for d in self.axes for f in fine(self.shape[d], self.splits))
+        found = tuple(to_ir(f) for d in self.axes for f in fine(self.shape[d], self.splits))
+        return found or (to_ir(1),) * self.in_memory
 
     def subscripts(self, idx: Indices) -> tuple[Index, ...]:
         """Where an element of the value is."""
         parts = (unravel(idx[d], fine(self.shape[d], self.splits)) for d in self.axes)
-        return tuple(i for part in parts for i in part)
+        return tuple(i for part in parts for i in part) or (Index(),) * self.in_memory
 
     def read(self, idx: Indices) -> g.Expr:
         """An element, in the compute dtype."""
