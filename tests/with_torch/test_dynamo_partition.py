@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dynamo_runs import evaluated, traced_function
 from test_dynamo_operators import close
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from polyfuse.options import Options
+from polyfuse.torch.dynamo import kernels
 from polyfuse.torch.dynamo.assemble import assemble
 from polyfuse.torch.dynamo.lowering import Lowered, lower
 from polyfuse.torch.dynamo.partition import MOST_NODES, Kind, base_of, partition
@@ -131,6 +135,36 @@ def test_a_region_waits_for_none_of_its_own_results(seed: int) -> None:
             f"{n} of region {home[n]} has results of it through others"
         )
         after[n] = met
+
+
+def on_two_sides(x: Any, w: Any, s: Any) -> Any:
+    y = torch.relu(x * w) / s
+    return y.sum(), (y - y.mean(1, keepdim=True)) * s
+
+
+def test_numbers_on_a_gpu_stay_there() -> None:
+    with torch._subclasses.FakeTensorMode():
+        given = [torch.empty(s, device="cuda") for s in ((33, 20), (20,), ())]
+        module = make_fx(on_two_sides)(*given)
+    found = partition(module.graph, {})
+    (low,) = (lower(r.nodes, r.outputs) for r in found.regions)
+    assert [str(low.graph.tensor(n).shape[0]) for n in ("p2", "o0")] == ["1", "1"]
+    x, w, s = torch.randn(33, 20), torch.randn(20), torch.tensor([1.5])
+    arrays = {f"p{k}": t.numpy() for k, t in enumerate((x, w, s))}
+    arrays |= {"o0": np.zeros(1, np.float32), "o1": np.zeros((33, 20), np.float32)}
+    kernels.Program(low.graph, "emulate", Options()).built({}).executable.run(arrays)
+    for k, want in enumerate(on_two_sides(x, w, s)):
+        close(torch.from_numpy(arrays[f"o{k}"]).reshape(want.shape), want)
+
+
+def test_devices_are_not_mixed() -> None:
+    with torch._subclasses.FakeTensorMode():
+        x, y = torch.empty(4, 4, device="cuda"), torch.empty(4, 4)
+        s = torch.empty(())
+        module = make_fx(lambda x, y, s: ((x.exp() + 1) * s, (y.exp() + 1) * s))(x, y, s)
+    found = partition(module.graph, {})
+    assert [{str(t.meta["val"].device) for t in r.nodes} for r in found.regions] == [{"cpu"}, {"cuda:0"}]
+    assert "tensors on several devices" in found.reasons.values()
 
 
 def test_a_partition_is_the_same_each_time() -> None:

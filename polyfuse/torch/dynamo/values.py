@@ -88,7 +88,7 @@ class Storage:
     order: tuple[int, ...]
     splits: Splits
     in_memory: bool = False
-    """A tensor without axes is an array of one element: kernels of a GPU take numbers by value, from the host."""
+    """A tensor without axes is an array of one element: kernels of a GPU take numbers from the host."""
 
     @property
     def axes(self) -> tuple[int, ...]:
