@@ -44,7 +44,7 @@ def evaluated(low: Lowered, tensors: Sequence[Any]) -> list[Any]:
         order = dense_order(tuple(t.shape), tuple(t.stride()))
         shape = [int(str(e)) for e in low.graph.tensor(f"p{k}").shape]
         given[f"p{k}"] = as_array(t.permute(order) if order else t).reshape(shape)
-    found = evaluate(low.graph, {}, given)
+    found = evaluate(low.graph, {}, given, checked=False)
     results = []
     for k, n in enumerate(low.outputs):
         t = tensor_of(n)

@@ -88,6 +88,22 @@ def test_parameters_are_updated_in_place() -> None:
     assert not graph.aten
 
 
+def test_an_optimizer_is_one_graph_of_ours() -> None:
+    ours = [nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(4))]
+    eager = [nn.Parameter(p.detach().clone()) for p in ours]
+    one, other = torch.optim.AdamW(ours, foreach=True), torch.optim.AdamW(eager)
+    step = compiled(lambda: one.step())
+    for _ in range(3):
+        for p, q in zip(ours, eager, strict=True):
+            p.grad = torch.randn(p.shape)
+            q.grad = p.grad.clone()
+        step()
+        other.step()
+    for p, q in zip(ours, eager, strict=True):
+        torch.testing.assert_close(p, q, rtol=2e-6, atol=1e-7)
+    assert [(len(x.regions), dict(x.aten)) for x in report().graphs[-1:]] == [(1, {})]
+
+
 def test_equal_layers_are_compiled_once() -> None:
     layers = [nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU()) for _ in range(4)]
     model = nn.Sequential(*layers)

@@ -71,6 +71,35 @@ rrelu_with_noise grid_sampler_2d im2col col2im
 """What stays whole: products, attention, random numbers."""
 
 
+EACH = """
+abs add addcdiv addcmul ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp lgamma log
+log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh
+trunc
+"""
+"""Operators of optimizers on lists of tensors, `_foreach_add` and so on: each element by itself."""
+
+
+def of_each(name: str) -> dict[Any, Any]:
+    """Decompositions of an operator on lists."""
+    import torch
+
+    operator = getattr(torch.ops.aten, name)
+
+    def run(*lists: Any, **more: Any) -> list[Any]:
+        count = next(len(x) for x in lists if isinstance(x, list | tuple))
+        found = []
+        for k in range(count):
+            own = [x[k] if isinstance(x, list | tuple) else x for x in lists]
+            value = {"value": own.pop()} if name in ("addcdiv", "addcmul") and len(own) == 4 else {}
+            found.append(operator(*own, **value, **more))
+        return found
+
+    every = _overloads(getattr(torch.ops.aten, f"_foreach_{name}", None))
+    lists = [o for o in every if not o._schema.is_mutable and not str(o).endswith(".out")]
+    numbers = name not in ("addcdiv", "addcmul")  # a tensor of numbers, one for each
+    return {o: run for o in lists if numbers or not str(o).endswith(".Tensor")}
+
+
 def decompositions() -> dict[Any, Any]:
     """The table for AOTAutograd: what has a lowering is not taken apart, nor is what ATen keeps."""
     import torch
@@ -79,6 +108,8 @@ def decompositions() -> dict[Any, Any]:
     aten = torch.ops.aten
     named = [getattr(aten, n) for n in DECOMPOSED.split() if hasattr(aten, n)]
     found = {**core_aten_decompositions(), **get_decompositions(named)}
+    for n in EACH.split():
+        found |= of_each(n)
     whole = {o for n in WHOLE.split() for o in _overloads(getattr(aten, n, None))}
     lowered = {r.name for r in TABLE.values()}
     return {o: f for o, f in found.items() if o not in whole and _name(o) not in lowered}
