@@ -358,7 +358,9 @@ class Spmd:
         update, j = found.update, f"j{next(self.cx.numbers)}"
         dtype = self.kernel.buffer(update.buffer).dtype
         self.ranges[j] = (1, self.ty - 1)
-        red = self.scratch(dtype, found.length(self.ranges), "the rows of a block combine their sums")
+        # Whole vectors, as those that hold the last elements are stored whole.
+        length = -(-found.length(self.ranges) // self.kernel.vector) * self.kernel.vector
+        red = self.scratch(dtype, length, "the rows of a block combine their sums")
         mine, place = Read(update.buffer, update.indices, dtype), found.place
         start = found.nest(Store(red, place, mine))
         more = found.nest(Update(red, place, update.op, mine))
