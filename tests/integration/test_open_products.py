@@ -28,7 +28,7 @@ PRODUCTS = {
     "distances": "op f[F: float](a: F[M, K], b: F[N, K]) -> (c: F[M, N])"
     " { c[m, n] = sum[k]((a[m, k] - b[n, k]) ** 2.0) }",
 }
-# (rows or a length, steps, columns): each of them 0, 1, a prime, a tile, one less and one more.
+# (rows or a length, steps, columns): each of them 0, 1, a prime, a tile, one more; steps of several sums.
 SIZES = (
     (70, 37, 90),
     (1, 1, 1),

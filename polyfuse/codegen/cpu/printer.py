@@ -19,7 +19,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import assert_never
 
@@ -33,7 +33,7 @@ from polyfuse.codegen.transforms.transpose_loads import is_short, place_and_step
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, IndexLike, IVar, binary, substitute
-from polyfuse.ir.linear import linear
+from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.loop_ir import For, RegisterTile, TransposedTile, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
 
@@ -44,32 +44,39 @@ _UNROLL = '_Pragma("GCC unroll 32")'
 WIDEST = 64
 
 
-def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
-    """The statements of a tile; `gathered` lanes of the right operand are apart in memory."""
+def tile_text(
+    printer: Printer, node: RegisterTile, indent: str, gathered: bool, ranges: Mapping[str, Range]
+) -> list[str]:
+    """The statements of a tile; `gathered` lanes of the right operand are apart in memory, `ranges` are those
+    of open sizes."""
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
+    first = _has_first_part(node, ranges)
     lines = [
         f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
-        f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts else ''};",
+        f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts and not first else ''};",
         f"{indent}{{",
     ]
     if node.ends == (None, None):
         return [*lines, *_sums(printer, node, _Part(node.rows, node.lanes, gathered), indent), f"{indent}}}"]
-    return [*lines, *_parts(printer, node, gathered, indent + "  "), f"{indent}}}"]
+    part = _Part(node.rows, node.lanes, gathered, first)
+    return [*lines, *_parts(printer, node, part, indent + "  "), f"{indent}}}"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """So many rows and lanes of a tile, from the first ones on; `ends`: the last of them may not exist."""
+    """So many rows and lanes of a tile, from the first ones on; `ends`: the last of them may not exist.
+    first: what is summed has one part at least, so that a tile need not begin with 0."""
 
     rows: int
     lanes: int
     gathered: bool
+    first: bool = False
     ends: bool = False
 
 
-def _parts(printer: Printer, node: RegisterTile, gathered: bool, indent: str) -> list[str]:
+def _parts(printer: Printer, node: RegisterTile, part: _Part, indent: str) -> list[str]:
     """A tile of which fewer rows and lanes may be used: all of it, or the smallest part that has them."""
     name, sides = scalar_name(node.name), (("rows", node.rows), ("lanes", node.lanes))
     lines, whole = [], []
@@ -78,7 +85,7 @@ def _parts(printer: Printer, node: RegisterTile, gathered: bool, indent: str) ->
             lines.append(f"{indent}const pf_i64 {name}_{what} = {printer.index(end)} - {first};")
             whole.append(f"{name}_{what} >= {count}")
     lines.append(f"{indent}if ({' && '.join(whole)}) {{")
-    lines += _sums(printer, node, _Part(node.rows, node.lanes, gathered), indent)
+    lines += _sums(printer, node, part, indent)
     rows = _fewer(node.rows, 1) if node.ends[0] is not None else [node.rows]
     lanes = _fewer(node.lanes, WIDEST // node.dtype.bytes) if node.ends[1] is not None else [node.lanes]
     for n in lanes:
@@ -89,7 +96,7 @@ def _parts(printer: Printer, node: RegisterTile, gathered: bool, indent: str) ->
             ]
             condition = f"if ({' && '.join(found)}) " if found else ""
             lines.append(f"{indent}}} else {condition}{{")
-            lines += _sums(printer, node, _Part(r, n, gathered, ends=True), indent)
+            lines += _sums(printer, node, replace(part, rows=r, lanes=n, ends=True), indent)
     return [*lines, f"{indent}}}"]
 
 
@@ -126,7 +133,9 @@ def _sums(printer: Printer, node: RegisterTile, part: _Part, indent: str) -> lis
     place = f"*(({name}_memory*)({name} + {node.lanes} * k + {_offset(node)}))"
     stores = [rows, f"  {each} {place} = {name}_acc[k][v];"]
     if node.parts:  # what two vectors have is added once
-        stores = [rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
+        loop = node.loops[0]
+        first = [f"if ({loop.var} > {printer.index(loop.lower)})"] * part.first
+        stores = [*first, rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
     short = 0 if part.gathered else _short(node)
     marks = ["PF_ROLLED"] * (len(loops) - node.parts - short) + ["PF_UNROLLED"] * short
     marked = [f"{mark} {x}" for mark, x in zip(marks, loops[node.parts :], strict=True)]
@@ -141,6 +150,14 @@ def _sums(printer: Printer, node: RegisterTile, part: _Part, indent: str) -> lis
     ends = [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
     inner = len(loops) - node.parts
     return [*lines, *ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
+
+
+def _has_first_part(node: RegisterTile, ranges: Mapping[str, Range]) -> bool:
+    """Has what a tile of open sizes sums one part at least?"""
+    if node.ends == (None, None) or node.parts != 1:
+        return False
+    count = interval(node.loops[0].upper - node.loops[0].lower, ranges)
+    return count is not None and count[0] >= 1
 
 
 def _place(node: RegisterTile, part: _Part, side: int, k: IndexLike) -> IndexExpr:

@@ -24,12 +24,24 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.passes import missed
 from polyfuse.ir.contraction import Term, factors_of, term_of
-from polyfuse.ir.dtypes import F32, F64, I32
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
+from polyfuse.ir.dtypes import BOOL, F32, F64, I32, I64
+from polyfuse.ir.functions import has_function
+from polyfuse.ir.index_expr import (
+    IConst,
+    IndexExpr,
+    IVar,
+    as_index,
+    binary,
+    evaluate,
+    sizes,
+    substitute,
+    variables,
+)
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import (
@@ -43,14 +55,17 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_values,
     substituted,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Apply,
     Cast,
     Const,
     Expr,
     Index,
+    IndexValue,
     Read,
     Statement,
     map_index,
@@ -343,7 +358,7 @@ def _ends(s: Statement) -> Iterator[IndexExpr]:
 
 
 def fuse_tile_epilogues(kernel: Kernel, block: Block) -> Block:
-    """The block without such copies."""
+    """The block without such copies; what follows a tile of open sizes then knows when that is whole."""
     local = {b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL}
     uses = _uses(block)
 
@@ -365,7 +380,55 @@ def fuse_tile_epilogues(kernel: Kernel, block: Block) -> Block:
             result.append(node)
         return tuple(result)
 
-    return spared(block)
+    return _with_whole_tiles(spared(block)) if kernel.graph.sizes else spared(block)
+
+
+def _with_whole_tiles(block: Block) -> Block:
+    """The block in which loops over a tile that may end earlier have a version for one that does not, whose
+    length is known, unless they compute functions.
+
+        for m in 6*c0..min(M, 6*c0 + 6):         if min(M, 6*c0 + 6) - 6*c0 >= 6:
+          y[m] = t[m - 6*c0]               ->      for m in 6*c0..6*c0 + 6:  y[m] = t[m - 6*c0]
+                                                 else: ...
+    """
+    result: list[Node] = []
+    tile: RegisterTile | None = None
+    for node in block:
+        match node:
+            case RegisterTile():
+                tile = node
+            case For(body=(For(body=body) as lane,)) if tile is not None and _runs_over(tile, node, lane):
+                if not any(map(has_function, values_of(body))):
+                    node = _if_whole(tile, node, lane)
+            case For():
+                node = replace(node, body=_with_whole_tiles(node.body))
+            case If():
+                then, other = (_with_whole_tiles(b) for b in (node.then, node.other))
+                node = replace(node, then=then, other=other)
+            case _:
+                pass
+        result.append(node)
+    return tuple(result)
+
+
+def _runs_over(tile: RegisterTile, row: For, lane: For) -> bool:
+    """Are loops those over rows and lanes of a tile that may end earlier?"""
+    begins = (row.lower, lane.lower) == (tile.start[0][1], tile.start[1][1])
+    ends = [e is None or e == x.upper for e, x in zip(tile.ends, (row, lane), strict=True)]
+    return begins and all(ends) and tile.ends != (None, None) and row.step == lane.step == 1
+
+
+def _if_whole(tile: RegisterTile, row: For, lane: For) -> If:
+    """Such loops with a version for a whole tile."""
+    conditions: list[Expr] = []
+    known = []
+    for loop, count, end in zip((row, lane), (tile.rows, tile.lanes), tile.ends, strict=True):
+        if end is not None:
+            values = (IndexValue(as_index(count), I64), IndexValue(binary("-", loop.upper, loop.lower), I64))
+            conditions.append(Apply("le", values, BOOL))
+        known.append(loop if end is None else replace(loop, upper=binary("+", loop.lower, count)))
+    whole = replace(known[0], body=(replace(known[1], body=lane.body),))
+    return If(reduce(lambda a, b: Apply("and", (a, b), BOOL), conditions), (whole,), (row,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import TypeAlias
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import factors_of, joined
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, sizes, substitute
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -198,6 +198,8 @@ def loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.S
 # read it in place about as fast (elsewhere `FEWEST_READERS`); and if the copy takes at most so many times its
 # memory.
 FEWEST_ALONG, MOST_COPIED = 256, 2
+# Open numbers of steps of so many accumulators at most are not cut into panels.
+MOST_AT_ONCE = 9
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
 
@@ -368,7 +370,7 @@ def _nest(graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape, in
     loops.append(loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     if shape.dots:
         return band(loops, _dots(p, s, shape, along(graph, p), values), True)
-    cut, parts = _panels(graph, p, s, shape)
+    cut, parts = _panels(graph, p, s, shape, inside is not None)
     for d, size, last in cut:
         found = [*values(d, size, (s.name,)), *((n, _panel_of(inside, d, size)) for n in copies)]
         loops.append(loop(f"{d}_panel", *found, *((n, last) for n in later)))
@@ -427,10 +429,11 @@ def _tile(
 
 
 def _panels(
-    graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape
+    graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape, near: bool
 ) -> tuple[list[tuple[str, int, IndexExpr]], list[tuple[str, int]]]:
     """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
-    number of the last; and how much of it one accumulator takes."""
+    number of the last; and how much of it one accumulator takes.  An open number of steps that may all stay
+    there is no panel of its own where no copy is made `near`: usually they are few."""
     extents = usual_extents(graph, s)
     longest = max(p.over, key=lambda d: extents[d])
     steps = next(binary("-", d.upper, d.lower) for d in s.dims if d.name == longest)
@@ -443,6 +446,8 @@ def _panels(
         return cut(size), []
     panel = shape.panel
     part = _even(length, max(1, MOST_STEPS // others), 1) if 2 * length * others > 3 * MOST_STEPS else length
+    if sizes(steps) and not near and length * others <= MOST_AT_ONCE * MOST_STEPS:
+        return [], [(longest, part)] if part < length else []
     size = _even(length, max(1, panel // others), part) if 2 * length * others > 3 * panel else length
     return cut(size), [(longest, part)] if part < size else []
 

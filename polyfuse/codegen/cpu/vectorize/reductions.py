@@ -71,7 +71,8 @@ class LanePrinter(HalfPrinter):
         return [f"{indent}{{", *lines, f"{indent}}}"]
 
     def tile(self, node: RegisterTile, indent: str) -> list[str]:
-        return tile_text(self, node, indent, gathered=node.right.tensor in self.strided)
+        gathered = node.right.tensor in self.strided
+        return tile_text(self, node, indent, gathered, size_ranges(self.kernel.graph))
 
     def owned(self, node: OwnedLoop, indent: str) -> list[str]:
         return owned_text(self, node, indent)
