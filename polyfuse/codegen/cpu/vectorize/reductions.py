@@ -32,6 +32,7 @@ from polyfuse.codegen.transforms.wide_accumulators import CHAIN, terms_of
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
+from polyfuse.ir.linear import size_ranges
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
