@@ -12,9 +12,9 @@ from math import prod
 
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.dtypes import F16, I32
-from polyfuse.ir.index_expr import IConst, IndexExpr, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, substitute
 from polyfuse.ir.intervals import is_half
-from polyfuse.ir.linear import interval, of_size, size_ranges
+from polyfuse.ir.linear import interval, linear, of_size, size_ranges
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -96,8 +96,8 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
-USUAL_SIZE = 200
-"""What tiles are chosen for where a size is open."""
+USUAL_SIZE, USUAL_WINDOW = 200, 8
+"""What tiles are chosen for where a size is open, and where that of a window is."""
 LONGEST = 2**40
 """What is taken for a length without a bound."""
 
@@ -124,10 +124,15 @@ def usual_extents(graph: TensorGraph, s: Statement) -> dict[str, int]:
 
 def usual_sizes(graph: TensorGraph) -> dict[str, int]:
     """What tiles are chosen for where sizes are open: values that bounds allow, and no round ones, at which
-    rows of a matrix would share sets of a cache."""
+    rows of a matrix would share sets of a cache; windows, which extents are shorter by, are short."""
     ranges = size_ranges(graph)
-    found = {n: ranges.get(of_size(n), (0, USUAL_SIZE)) for n in graph.sizes}
-    return {n: max(low, min(USUAL_SIZE, high)) for n, (low, high) in found.items()}
+    lengths = [linear(e) for t in graph.tensors for e in t.shape]
+    found = {}
+    for n in graph.sizes:
+        usual = USUAL_WINDOW if any(x.factor(ISize(n)) < 0 for x in lengths) else USUAL_SIZE
+        low, high = ranges.get(of_size(n), (0, usual))
+        found[n] = max(low, min(usual, high))
+    return found
 
 
 def at_usual_sizes(graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Statement]:
