@@ -17,7 +17,7 @@ from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.rename import Names, canonical
 from polyfuse.ir.schedule_tree import ScheduledGraph
-from polyfuse.ir.target import CpuTarget, Target
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering, cut_off
 from polyfuse.layers.clustering.join import Piece, join
@@ -165,5 +165,5 @@ def schedule_by(graph: TensorGraph, passes: Passes) -> ScheduledGraph:
 
 def _has_open_tiles(graph: TensorGraph, passes: Passes) -> bool:
     """Has it contractions in tiles of a CPU whose sizes are open?"""
-    on_cpu = isinstance(passes.target, CpuTarget) and bool(graph.sizes)
+    on_cpu = passes.target.vector_loops and bool(graph.sizes)
     return on_cpu and any(contraction_of(graph, s, passes.knobs.on) for s in graph.statements)
