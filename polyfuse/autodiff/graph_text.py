@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.formatter import format_program
-from polyfuse.ir.dtypes import BOOL, F32, I64, DType
+from polyfuse.ir.dtypes import BOOL, F32, HALVES, I64, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.ops import INFIX, OPS
 from polyfuse.ir.tensor_graph import (
@@ -103,8 +103,10 @@ class _Writer:
 
     def _statement(self, s: Statement) -> ast.Define:
         target = self.graph.tensor(s.target)
-        expr = s.expr.arg if isinstance(s.expr, Cast) and s.expr.dtype is target.dtype and (
-            s.expr.arg.dtype is target.dtype.compute) else s.expr  # fmt: skip
+        expr = s.expr
+        # What is written to a tensor of 16 bits is rounded without being told so.
+        if isinstance(expr, Cast) and expr.dtype is target.dtype in HALVES and expr.arg.dtype is F32:
+            expr = expr.arg
         value = self._expr(expr)
         loops = [d for d in s.dims if s.accumulate or not d.reduce]
         op = "="

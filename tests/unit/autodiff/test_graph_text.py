@@ -37,6 +37,15 @@ def test_random_programs(seeds: range) -> None:
         check(pf.parse(random_program(seed).text).op())
 
 
+def test_floats_of_8_bits_are_cast() -> None:
+    text = """op f(x: f8e5m2[N], s: f32) -> (y: f8e5m2[N], z: f16[N]) {
+      y[i] = f8e5m2(x[i] * s)
+      z[i] = x[i] * s
+    }"""
+    check(pf.parse(text).op())
+    assert "dx[i] = f8e5m2(" in str(pf.grad(pf.parse(text)).backward.program)
+
+
 def test_comments_come_first() -> None:
     text = operator_text(pf.stdlib.relu.graph(), ["one", "two"])
     assert text.startswith("# one\n# two\nop relu(x: f32[B_0])")
