@@ -93,10 +93,10 @@ def _torch_view(tensor: Any, name: str) -> Array:
         if bare.dtype == torch.bfloat16:
             view: Array = bare.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
             return view
-        for name in _QUARTERS:
-            if str(bare.dtype) == f"torch.{name}":
+        for quarter in _QUARTERS:
+            if str(bare.dtype) == f"torch.{quarter}":
                 bytes_: Array = bare.view(torch.uint8).numpy()
-                return bytes_.view(getattr(ml_dtypes, name))
+                return bytes_.view(getattr(ml_dtypes, quarter))
         plain: Array = bare.numpy()
         return plain
     except (AssertionError, RuntimeError, TypeError) as error:  # sparse, negated, of a dtype that NumPy lacks

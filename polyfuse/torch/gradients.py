@@ -9,12 +9,14 @@ Both are operators of torch, so that tracers see them; the backward one has a gr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from polyfuse.api import Gradients, Operator, Program, Source, compile, grad
@@ -117,7 +119,7 @@ def _function_of(registered: Registered, rule_of: Callable[[Named], Rule]) -> Ca
     results = [r.name for r in signature.results]
 
     def forward(ctx: Any, keyset: Any, kwargs: Named, rule: Rule, *args: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch._C._AutoDispatchBelowAutograd(), _outer_levels():
             keys = keyset & torch._C._after_autograd_keyset
             op = registered.overload if rule.forward is None else rule.forward.overload
             every = _tuple(op.redispatch(keys, *args, **kwargs))
@@ -159,6 +161,16 @@ def _function_of(registered: Registered, rule_of: Callable[[Named], Rule]) -> Ca
             return step.apply(keyset, kwargs, rule, *every)
 
     return apply
+
+
+@contextmanager
+def _outer_levels() -> Iterator[None]:
+    """Autograd is off while a step goes forward; the levels of torch.func around this one need it on."""
+    if not torch._C._are_functorch_transforms_active():
+        yield
+        return
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
 
 
 def _sizes(rule: Rule, named: Named, given: Named) -> Named:

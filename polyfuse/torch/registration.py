@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.compiler.config
+from torch.autograd import forward_ad
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
@@ -129,6 +130,7 @@ class Registered:
         """What a call does where a gradient is asked for: a function of dispatch keys and arguments."""
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            _require_no_tangents(self.signature, args)
             if torch.is_grad_enabled() and any(requires_grad(a) for a in args):
                 return differentiated(keyset, *args, **kwargs)
             with torch._C._AutoDispatchBelowAutograd():
@@ -201,6 +203,20 @@ class Registered:
                 return self.overload(*_of_one_dtype(self.signature, args, device), **kwargs)
 
         return kernel
+
+
+def _require_no_tangents(signature: Signature, args: tuple[Any, ...]) -> None:
+    """Raises ArgumentError PF421 for dual tensors: below autograd nobody sees their tangents."""
+    if forward_ad._current_level < 0:
+        return
+    for p, value in zip(signature.params, args, strict=False):
+        if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise ArgumentError(
+                f"argument '{p.name}' of {signature.name} has a tangent, which would be lost",
+                code="PF421",
+                hint="operators have gradients of the reverse mode only: torch.func.vjp or jacrev in place "
+                "of jvp or jacfwd",
+            )
 
 
 def _memory(value: Any) -> Any:

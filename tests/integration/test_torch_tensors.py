@@ -171,7 +171,7 @@ def test_leaf_parameters_are_refused_as_by_torch() -> None:
     assert refused(lambda: step(made_there, torch.ones(3))).code == "PF418"
 
 
-def test_wrappers_of_torch_are_refused_by_name() -> None:
+def test_wrappers_of_torch_go_through_its_dispatcher_or_are_refused() -> None:
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.autograd import forward_ad
@@ -182,15 +182,11 @@ def test_wrappers_of_torch_are_refused_by_name() -> None:
         pass
 
     with FakeTensorMode():
-        fake = torch.ones(3)
-        assert "FakeTensor" in str(refused(lambda: f(fake)))
-    assert "Mine" in str(refused(lambda: f(x.as_subclass(Mine))))
-    for transformed in (
-        lambda: torch.vmap(f)(torch.ones(2, 3)),
-        lambda: torch.func.grad(lambda a: f(a).sum())(x),
-        lambda: torch.func.jvp(f, (x,), (x,)),
-    ):
-        assert "torch.func" in str(refused(transformed))
+        assert f(torch.ones(3)).shape == (3,)
+    assert type(f(x.as_subclass(Mine))) is Mine
+    assert torch.vmap(f)(torch.ones(2, 3)).tolist() == [[2.0] * 3] * 2
+    assert refused(lambda: torch.func.grad(lambda a: f(a).sum())(x)).code == "PF420"
+    assert refused(lambda: torch.func.jvp(f, (x,), (x,))).code == "PF421"
     with forward_ad.dual_level():
         assert "dual" in str(refused(lambda: f(forward_ad.make_dual(x, x))))
     for odd in (x.to_sparse(), torch._neg_view(x)):

@@ -225,6 +225,34 @@ def test_torch_func_grad() -> None:
     torch.testing.assert_close(mine, torch.func.grad(lambda x: F.layer_norm(x, (8,), g, b).square().sum())(x))
 
 
+def test_levels_of_torch_func_around_one_another() -> None:
+    softmax, x = pf.torch.op(pf.stdlib.softmax), leaf(2, 3).detach()
+
+    def loss(f: Any) -> Any:
+        return lambda x: (f(x) ** 2).sum()
+
+    rows = (softmax, lambda x: torch.softmax(x, -1))
+    mine, theirs = (torch.func.jacrev(torch.func.jacrev(loss(f)))(x) for f in rows)
+    torch.testing.assert_close(mine, theirs)
+    y = x.clone().requires_grad_()
+    mine, theirs = (torch.autograd.grad(torch.func.grad(loss(f))(y).square().sum(), y)[0] for f in rows)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_tangents_are_refused() -> None:
+    softmax, x = pf.torch.op(pf.stdlib.softmax), torch.randn(2, 3)
+    plain = pf.compile(pf.stdlib.softmax)
+    for f in (softmax, plain):
+        for call in (
+            lambda f=f: torch.func.jvp(f, (x,), (x,)),
+            lambda f=f: torch.func.jacfwd(f)(x),
+            lambda: torch.func.hessian(lambda x: softmax(x).square().sum())(x),
+        ):
+            with pytest.raises(ArgumentError) as error:
+                call()
+            assert error.value.code == "PF421"
+
+
 # --- backwards by hand, and none ----------------------------------------------------------------------------
 
 TWICE = "op twice(x: f64[N]) -> (y: f64[N]) { y[i] = 2.0 * x[i] }"
