@@ -105,5 +105,5 @@ def test_samples_of_torch_agree(dtype: torch.dtype) -> None:
             wrong[name] += 1
             if name not in KNOWN:
                 raise AssertionError(f"{name}: {problem}") from problem
-    assert counts["right"] > 200
+    assert counts["right"] > 80
     assert wrong.total() <= 0.02 * (counts["right"] + wrong.total())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from polyfuse.diagnostics import ArgumentError
@@ -102,6 +103,12 @@ def of_each(name: str) -> dict[Any, Any]:
 
 def decompositions() -> dict[Any, Any]:
     """The table for AOTAutograd: what has a lowering is not taken apart, nor is what ATen keeps."""
+    return _decompositions(len(TABLE))
+
+
+@cache
+def _decompositions(entries: int) -> dict[Any, Any]:
+    """Made once for a table of lowerings with so many entries: it is a long list."""
     import torch
     from torch._decomp import core_aten_decompositions, get_decompositions
 
