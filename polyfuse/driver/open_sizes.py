@@ -145,14 +145,15 @@ def _row_class(length: int) -> tuple[int, int]:
 
 def row_sizes(graph: TensorGraph) -> set[str]:
     """Sizes that say how long rows are: those of the last axes of tensors that have more than one, but for
-    those of other axes of tensors that have even more."""
+    those of other axes of tensors that have even more, where nothing is reduced along them."""
     last: dict[str, int] = {}
     other: dict[str, int] = {}
     for t in graph.tensors:
         for k, e in enumerate(t.shape, 1):
             found, rank = (last if k == len(t.shape) else other), len(t.shape)
             found |= {n: max(rank, found.get(n, 0)) for n in sizes_of(e)}
-    return {n for n, rank in last.items() if rank > 1 and rank >= other.get(n, 0)}
+    reduced = {n for s in graph.statements for d in s.dims if d.reduce for n in sizes_of(d.upper)}
+    return {n for n, rank in last.items() if rank > 1 and (rank >= other.get(n, 0) or n in reduced)}
 
 
 def within(graph: TensorGraph, region: Region) -> TensorGraph:

@@ -4,6 +4,7 @@ many compilations there are; and that nothing stays behind."""
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import random
 import sys
@@ -219,6 +220,21 @@ def test_rows_of_all_lengths_are_right(way: str, compilations: list[dict[str, in
             e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
             np.testing.assert_allclose(norm(x), e / e.sum(1, keepdims=True), rtol=2e-6, atol=1e-12)
     assert len(compilations) == 2 * 4  # fixed, one size open, and two lengths of rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2**31 + 5, 1), (3, 2**30 - 7), (2**16 + 1, 2**15 + 3)])
+def test_more_elements_than_32_bits_count(shape: tuple[int, int]) -> None:
+    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if room < 4 * shape[0] * shape[1]:
+        pytest.skip("there is no room for so many elements")
+    f = pf.compile("op f(x: i8[T, H]) -> (y: i8[T, H]) { y[t, h] = x[t, h] + 1 }", sizes="open")
+    f(np.zeros((3, 5), np.int8))
+    x = np.zeros(shape, np.int8)
+    x[-1, -1], x[shape[0] // 2, shape[1] // 2] = 7, 5
+    y = f(x)
+    x += 1
+    assert np.array_equal(y, x) and len(f.variants) <= 2
 
 
 def test_memory_that_meets_is_told_at_new_sizes(way: str) -> None:
