@@ -31,7 +31,7 @@ from enum import Enum
 from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, as_index, binary, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, as_index, binary, variables
 from polyfuse.ir.ops import ARG_REDUCTIONS as ARG_REDUCTIONS
 from polyfuse.ir.ops import COMBINES, INFIX, OPS
 from polyfuse.source import NO_SPAN, Span
@@ -69,6 +69,12 @@ class IterDim:
     lower: IndexExpr
     upper: IndexExpr
     reduce: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Do its bounds say, as constants, that it has no values?"""
+        low, high = self.lower, self.upper
+        return isinstance(low, IConst) and isinstance(high, IConst) and low.value >= high.value
 
     def __str__(self) -> str:
         return f"{self.name} in {self.lower}..{self.upper}"

@@ -255,6 +255,17 @@ def test_equal_rows_of_several_statements_are_one() -> None:
     assert "+ merge y__max: it equals p__max" in told and told.count("+ bucket-scan ") == 1
 
 
+@pytest.mark.parametrize("n, b", [(33, 2), (33, 0)])
+def test_rows_of_several_pointers(n: int, b: int) -> None:
+    text = """op f(ptr: i64[N, B], x: f32[E]) -> (r: i64[E, B]) {
+      r[e, b] = max[n in 0..N](n if ptr[n, b] <= e else -1) for e in 0..E, b in 0..B
+    }"""
+    ptr = np.sort(np.random.default_rng(n).integers(0, 20, (n, b)), axis=0)
+    want = [[int((ptr[:, k] <= e).sum()) - 1 for k in range(b)] for e in range(20)]
+    found = np.asarray(pf.compile(text, target="cpu")(ptr, np.zeros(20, np.float32)))
+    np.testing.assert_array_equal(found, np.array(want, np.int64).reshape(20, b))
+
+
 def test_a_row_of_ones_own() -> None:
     """An operator or a function that a file calls row is what it was."""
     text = """fn row(a, b) = a + b

@@ -78,6 +78,8 @@ def _counted(s: Statement) -> _Counted | None:
             return None
     if not all(isinstance(x, IConst) for d in s.dims for x in (d.lower, d.upper)) or not _free(s):
         return None
+    if any(d.is_empty for d in s.dims):  # nothing to count
+        return None
     for along in s.dims:
         tests = [(c, test_of(c, along.name)) for c in conjuncts(cond)]
         mine = [(c, t) for c, t in tests if t is not None and t.lower]

@@ -126,15 +126,7 @@ def _mapped(s: Statement, e: Select, parts: list[IndexExpr]) -> list[Statement] 
         pieces.append(_choose(outside, e, e.other))
     assert inside is not None
     every = [_choose(inside, e, e.then), *pieces]
-    return [p for p in every if not _is_empty(p)] or every[:1]
-
-
-def _is_empty(s: Statement) -> bool:
-    """Has a domain no points, as constant bounds say?"""
-    return any(
-        isinstance(d.lower, IConst) and isinstance(d.upper, IConst) and d.lower.value >= d.upper.value
-        for d in s.dims
-    )
+    return [p for p in every if not any(d.is_empty for d in p.dims)] or every[:1]
 
 
 def _reduced(graph: TensorGraph, s: Statement, e: Select, parts: list[IndexExpr]) -> list[Statement] | None:

@@ -80,6 +80,11 @@ def test_these_are_not(right: str) -> None:
     assert not is_scan(right)
 
 
+@pytest.mark.parametrize("right", SCANS)
+def test_what_has_no_results_stays(right: str) -> None:
+    assert not is_scan(right, b=0)
+
+
 @pytest.mark.parametrize("length", [33, 35, 40, 64, 65, 100, 127])
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_windows_along_memory_double(op: str, length: int) -> None:

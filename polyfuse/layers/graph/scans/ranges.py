@@ -11,7 +11,8 @@ It is told by linear forms of bounds and indices, never by names.  Conditions:
   alone, which is then what is counted;
 - an end moves with t by a constant step; others that it is the minimum (maximum) with do not move at all;
 - a guard whose other side is the neutral element is a bound;
-- no range but this one depends on t, and t has constant bounds.
+- no range but this one depends on t, and t has constant bounds;
+- there are results: without any there would be no statements of a scan.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Moving:
 
 def moving_ranges(s: Statement) -> Iterator[Moving | str]:
     """The ways in which ranges of a statement move, and reasons why others that do cannot be a scan."""
-    if s.reduction is None or s.accumulate:
+    if s.reduction is None or s.accumulate or any(d.is_empty for d in s.dims if not d.reduce):
         return
     for over, along in _pairs(s):
         found = _moving(s, over, along)

@@ -61,7 +61,7 @@ class Made:
         name: str = "",
     ) -> None:
         """A statement, if it has instances."""
-        if any(_is_empty(d) for d in dims if not d.reduce):
+        if any(d.is_empty for d in dims if not d.reduce):
             return
         free = self._free(name or target, not name)
         s = Statement(free, target, dims, write, expr, reduction, span=self.source.span, purpose=purpose)
@@ -86,10 +86,6 @@ class Made:
         at = self.graph.statements.index(self.source)
         statements = (*self.graph.statements[:at], *self.statements, *self.graph.statements[at + 1 :])
         return replace(self.graph, tensors=(*self.graph.tensors, *self.tensors), statements=statements)
-
-
-def _is_empty(d: IterDim) -> bool:
-    return isinstance(d.lower, IConst) and isinstance(d.upper, IConst) and d.lower.value >= d.upper.value
 
 
 @dataclass(slots=True)
