@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 from polyfuse.ir.contraction import Term
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, substitute, variables
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -463,6 +463,21 @@ def nodes_of(block: Block) -> Iterator[Node]:
                 yield from nodes_of((*n.then, *n.other))
             case _:
                 pass
+
+
+def block_nest(loop: For) -> tuple[tuple[For, ...], Block]:
+    """Loops over blocks that are handed out as one, by the product of their trip counts, and what is in them.
+
+    Those that are perfectly nested and whose bounds do not depend on one another.  A block that has an
+    iteration of these runs any other loop inside as a loop of its own.
+    """
+    loops = [loop]
+    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For):
+        bounds = {*variables(inner.lower), *variables(inner.upper)}
+        if inner.coordinate is not Coordinate.BLK or bounds & {x.var for x in loops}:
+            break
+        loops.append(inner)
+    return tuple(loops), loops[-1].body
 
 
 def values_of(nodes: Iterable[Node]) -> Iterator[Expr]:

@@ -54,6 +54,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    block_nest,
     nodes_of,
 )
 from polyfuse.ir.powers import ROOTS, has_root
@@ -479,10 +480,7 @@ class CudaPrinter(Printer):
 
     def grid_stride(self, loop: For, indent: str) -> list[str]:
         """Block loops whose iterations the blocks of the grid take in turn; one does those inside alone."""
-        loops, body = [loop], loop.body
-        while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
-            loops.append(body[0])
-            body = body[0].body
+        loops, body = block_nest(loop)
         count = self.index(product(tuple(binary("-", x.upper, x.lower) for x in loops)))
         kind, inner = self.index_type, indent + "  "
         head = f"{indent}for ({kind} block = blockIdx.x; block < {count}; block += gridDim.x) {{"

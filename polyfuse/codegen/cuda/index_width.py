@@ -7,12 +7,23 @@ loop variables.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from polyfuse.codegen.cuda.spmd import DeviceTask
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, evaluate, sizes
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import Range
-from polyfuse.ir.loop_ir import For, Node, Store, Update, VectorLoad, VectorStore, map_nodes, map_values
+from polyfuse.ir.loop_ir import (
+    For,
+    Node,
+    Store,
+    Update,
+    VectorLoad,
+    VectorStore,
+    block_nest,
+    map_nodes,
+    map_values,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 
@@ -52,14 +63,11 @@ def fits_32(task: DeviceTask) -> bool:
 
 
 def _iterations(node: Node, ranges: Mapping[str, Range]) -> int:
-    """Of perfectly nested loops over blocks, at most."""
-    count = 1
-    while isinstance(node, For) and node.coordinate is Coordinate.BLK:
-        count *= magnitude(binary("-", node.upper, node.lower), ranges)
-        if len(node.body) != 1:
-            break
-        node = node.body[0]
-    return count
+    """Of a nest over blocks, at most."""
+    if not isinstance(node, For) or node.coordinate is not Coordinate.BLK:
+        return 1
+    loops, _ = block_nest(node)
+    return prod(magnitude(binary("-", x.upper, x.lower), ranges) for x in loops)
 
 
 def _address(kernel: Kernel, buffer: str, indices: tuple[Index, ...], ranges: Mapping[str, Range]) -> int:

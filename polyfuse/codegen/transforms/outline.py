@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.accesses import read_names
 from polyfuse.codegen.function import Function, along_run, function_of
-from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product
 from polyfuse.ir.kernel import Kernel, Scope, Stage, in_steps, tree
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, block_nest
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, statements
 from polyfuse.ir.tensor_graph import statement_reads
 
@@ -28,7 +28,8 @@ def outlined(kernel: Kernel, block: Block) -> list[Function]:
             if serial:
                 made.append(_function(kernel, (), tuple(serial)))
                 serial = []
-            loops, body = _peel(node)
+            loops, body = block_nest(node)
+            loops = tuple(replace(x, body=()) for x in loops)
             outside = loops[0] if in_steps(kernel) else None
             made.append(_function(kernel, loops[1:] if outside else loops, body, outside))
         else:
@@ -60,20 +61,6 @@ def with_run_loops(f: Function) -> Function:
     if len(f.loops) < 2 or not rows or f.batches or f.pipelined or f.run:
         return f
     return f.in_runs((along_run(f.loops[-1], f.body),))
-
-
-def _peel(loop: For) -> tuple[tuple[For, ...], Block]:
-    """The perfectly nested block loops with bounds that do not depend on one another."""
-    loops = [replace(loop, body=())]
-    body = loop.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
-        inner = body[0]
-        outer = {x.var for x in loops}
-        if outer & (set(variables(inner.lower)) | set(variables(inner.upper))):
-            break
-        loops.append(replace(inner, body=()))
-        body = inner.body
-    return tuple(loops), body
 
 
 def _declare(block: Block, scalar: Declare) -> Block:

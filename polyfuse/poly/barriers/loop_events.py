@@ -27,6 +27,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    block_nest,
     vector_rows,
 )
 from polyfuse.ir.schedule_tree import Coordinate
@@ -173,9 +174,10 @@ class _Collector:
                 self.block(body, env, (*place.regions, region), at, place.nest)
 
     def nest(self, node: For, env: dict[str, IndexExpr], place: Place) -> None:
-        """Perfectly nested loops over blocks, and what is in them."""
+        """Loops over blocks that are the launch's coordinates, and what is in them."""
         regions, positions, extents = list(place.regions), place.positions, []
-        while True:
+        loops, body = block_nest(node)
+        for node in loops:
             lower, upper = substitute(node.lower, env), substitute(node.upper, env)
             region, value = self.regions.loop(node, env)
             region = replace(region, nest=True)
@@ -184,15 +186,9 @@ class _Collector:
             regions.append(region)
             length = linear(binary("-", upper, lower)).expr()
             extents.append(binary("//", length + (node.step - 1), node.step))
-            inner = node.body[0] if len(node.body) == 1 else None
-            if not isinstance(inner, For) or inner.coordinate is not Coordinate.BLK:
-                break
-            if {r.var for r in regions} & {*variables(inner.lower), *variables(inner.upper)}:
-                break  # not one of the launch's coordinates: each block runs it as a loop of its own
-            positions = (*positions, 2)
-            node = inner
+        positions = (*positions, *(2 for _ in loops[1:]))
         nest = self.regions.described(tuple(regions[len(place.regions) :]), tuple(extents))
-        self.block(node.body, env, tuple(regions), positions, nest)
+        self.block(body, env, tuple(regions), positions, nest)
 
     # --- accesses -----------------------------------------------------------------------------------------
 
