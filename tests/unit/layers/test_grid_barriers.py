@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn_ways import DrawnWay
 from equivalence import fixed_graph_of
 from targets import Call, check_emulated, check_everywhere
 from thinned import thinned
+from ways import check
 
 from polyfuse.codegen.cpu.emit import Request, emit
 from polyfuse.codegen.cuda.emit import emit_cuda
@@ -18,6 +20,7 @@ from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.target import GpuTarget, Target
+from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.stitching.stitching import Stitching
@@ -43,6 +46,16 @@ COLUMNS = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   b[h] = sum[t](x[t, h] * a[t])
   c[t] = max[h](x[t, h] + b[h])
   y[t, h] = c[t] - b[h] * x[t, h]
+}"""
+# Pieces that share loops over blocks: the first rows of one have less of the inner loop.
+PIECES = """op f(x: f32[N, M]) -> (y: f32[N, M]) where N >= 6, M >= 5 {
+  s[i, j] = x[i, j] for i in 4..N, j in 0..M
+  y[i, j] = 0.25 for i in 0..4, j in 0..M
+  y[i, j] = 0.25 for i in 4..N - 2, j in 0..M - 1
+  y[i, j] = s[i, j] for i in 4..N - 2, j in M - 1..M
+  y[i, j] = s[i, j] for i in N - 2..N, j in 0..2
+  y[i, j] = 0.25 for i in N - 2..N, j in 2..M - 1
+  y[i, j] = s[i, j] for i in N - 2..N, j in M - 1..M
 }"""
 SMALL = GpuTarget(sms=3, threads=64, longest=64, parallel=64, least=16, resident_threads=128)
 CASES = (
@@ -77,6 +90,13 @@ def test_barriers_give_the_same(fused: bool, barriers: bool | None) -> None:
     """In three orders of threads, on devices with other numbers of threads along rows."""
     calls = [call_of(text, sizes) for text, sizes in CASES]
     check_emulated(calls, fused=(fused,), stitched=(True,), barriers=barriers)
+
+
+def test_loops_over_blocks_may_depend_on_one_another() -> None:
+    cut = Clustering(most=2, whole=0, feedback="failures")
+    layers = LoopFusion(partition="whole", late="unfused"), Stitching(rows=1), None, cut
+    calls = [call_of(PIECES, {"N": n, "M": 34}) for n in (6, 7, 12)]
+    check([(call, DrawnWay(*layers, device="odd")) for call in calls])
 
 
 def test_the_grid_is_resident_and_the_launch_cooperative() -> None:
