@@ -17,7 +17,10 @@ from polyfuse.codegen.transforms.common_subexpressions import common_subexpressi
 from polyfuse.codegen.transforms.fuse_collapse import collapse_reductions, fuse_loops
 from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import split_clamped_indices
 from polyfuse.codegen.transforms.index_set_splitting.div_mod import split_div_mod
-from polyfuse.codegen.transforms.index_set_splitting.last_iteration import peel_last_iterations
+from polyfuse.codegen.transforms.index_set_splitting.last_iteration import (
+    peel_first_iterations,
+    peel_last_iterations,
+)
 from polyfuse.codegen.transforms.index_set_splitting.stencil_interiors import split_stencils
 from polyfuse.codegen.transforms.invariant_motion import (
     hoist,
@@ -147,6 +150,12 @@ LOOPS = Pipeline(
             _short_functions,
         ),
         *COMMON,
+        Pass(
+            "peel-first-iteration",
+            "iterations that find in scalars what is set before vector loops are apart from them",
+            on_block(lambda k, b, cx: peel_first_iterations(b)),
+            False,
+        ),
         Pass(
             "peel-last-iteration",
             "iterations that leave scalars to what follows are apart from vector loops",

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.transforms.index_set_splitting.last_iteration import peel_last_iterations
-from polyfuse.ir.dtypes import F32
+from polyfuse.codegen.transforms.index_set_splitting.last_iteration import (
+    peel_first_iterations,
+    peel_last_iterations,
+)
+from polyfuse.ir.dtypes import BOOL, F32
 from polyfuse.ir.index_expr import IConst, IVar
-from polyfuse.ir.loop_ir import For, Store
+from polyfuse.ir.loop_ir import For, If, Store
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Read
+from polyfuse.ir.tensor_graph import Const, Read
 
 TYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 TOLERANCE = {"f32": 1e-5, "f16": 4e-3, "bf16": 2e-2}
@@ -114,3 +117,19 @@ def test_only_what_is_left_is_apart() -> None:
     assert isinstance(main, For) and main.upper == IConst(16) and main.lanes == ("%t",)
     overwritten = Store("%s", (), Read("x", (IConst(3),), F32))
     assert peel_last_iterations((loop, overwritten, after)) == (loop, overwritten, after)
+
+
+def test_what_is_found_by_the_first_iteration_is_apart() -> None:
+    c = IVar("c")
+    before = Store("%s", (), Const(0.25, F32))
+    some = If(Read("m", (c,), BOOL), (Store("%s", (), Read("x", (c,), F32)),))
+    kept = Store("z", (c,), Read("%s", (), F32))
+    loop = For("c", IConst(0), IConst(17), 1, (some, kept), Coordinate.VECTOR, lanes=("%t",))
+    front, first, rest = peel_first_iterations((before, loop))
+    assert front == before and rest == replace(loop, lower=IConst(1))
+    assert first == replace(loop, upper=IConst(1), coordinate=Coordinate.SEQ, lanes=())
+    inside = For("t", IConst(0), IConst(3), 1, (loop,), Coordinate.SEQ)
+    assert peel_first_iterations((before, inside)) == (before, replace(inside, body=(first, rest)))
+    assert peel_first_iterations((loop, loop)) == (loop, loop), "lanes have their own"
+    own = replace(loop, body=(before, some, kept))
+    assert peel_first_iterations((before, own)) == (before, own), "each iteration sets it"

@@ -101,6 +101,19 @@ LAST = """op f(z: f32[T, H], x: f32[T, H], c: f32[T]) -> (y: f32[T, H]) where T 
   y[t, h] = tanh(s[t, h]) for t in 0..T, h in H-1..H
   y[t, h] = c[t] + 4.0 for t in 0..T, h in 0..H-1
 }"""
+FIRST = """op f(x: f64[N, M], y: f64[M, N]) -> (s: f64[N]) where N >= 6, M >= 5 {
+  u[i, j] = 0.25 for i in N - 2..N - 1, j in 1..2
+  u[i, j] = 0.25 for i in N - 2..N - 1, j in 2..4
+  u[i, j] = 0.25 for i in N - 2..N - 1, j in 4..M
+  u[i, j] = 0.25 for i in N - 1..N, j in 0..1
+  u[i, j] = 0.25 for i in N - 1..N, j in 1..2
+  u[i, j] = 0.25 for i in N - 1..N, j in 2..4
+  u[i, j] = (x[i, j - 2] if 2 <= j < M - 1 and i % 2 == 0 else y[j, i]) for i in N - 1..N, j in 4..M
+  t[i, j] = 0.25 for i in 0..1, j in 0..M
+  t[i, j] = 3 for i in 1..N - 1, j in 0..M
+  t[i, j] = u[i, j] for i in N - 1..N, j in 0..M
+  s[i] = sum[j](t[i, j])
+}"""
 ROUNDED = """op f(x: bf16[T, H], g: bf16[H]) -> (y: bf16[T, H], s: f32[T], c: f32[H]) {
   y[t, h] = exp(x[t, h]) * g[h]
   s[t] = sum[h](f32(y[t, h]))
@@ -156,6 +169,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
     "forward-stores": (ROUNDED, {"T": 9, "H": 65}),
     "skip-empty-loops": (EXPERTS, {"N": 9, "M": 33, "E": 5, "K": 17}),
     "scalar-replacement:accumulators": (SOFTMAX, {"T": 9, "H": 65}),
+    "peel-first-iteration": (FIRST, {"N": 6, "M": 17}),
     "peel-last-iteration": (LAST, {"T": 9, "H": 33}),
     "simplify-window-indices": (BIASED, {"M": 33, "K": 33, "N": 64}),
     "serialize-conflicts": (COUNTS, {"N": 129}),

@@ -6,6 +6,15 @@ last iteration has set.  Lanes may leave something else: they compute several at
     for h in 0..17 @vec:  s = f(x[h]);  z[h] = s           for h in 0..16 @vec:  s = f(x[h]);  z[h] = s
     y[16] = g(s)                                    ->     for h in 16..17:  s = f(x[h]);  z[h] = s
                                                            y[16] = g(s)
+
+In the same way what a vector loop finds in scalars is for its first iteration, where it sets them as well:
+isl puts instances that come before all others in front of their loop, and lanes run in any order.
+
+    s = 1                                                  s = 1
+    for h in 0..17 @vec:                                   for h in 0..1:   (if h >= 1:  s = x[h]);  z[h] = s
+      if h >= 1:  s = x[h]                          ->     for h in 1..17 @vec:
+      z[h] = s                                               if h >= 1:  s = x[h]
+                                                             z[h] = s
 """
 
 from __future__ import annotations
@@ -45,6 +54,40 @@ def _apart(loop: For, left: frozenset[str]) -> list[Node]:
     body = tuple(n for n in loop.body if not (isinstance(n, Store) and n.buffer in unread))
     alone = replace(loop, lower=last, coordinate=Coordinate.SEQ, lanes=())
     return [*([replace(loop, upper=last, body=body)] if body else []), alone]
+
+
+def peel_first_iterations(block: Block, set_before: frozenset[str] = frozenset()) -> Block:
+    """The block with iterations apart that find in scalars what was set before loops that set them, too."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For(coordinate=Coordinate.VECTOR) if _needed(node.body) & _set(node.body) & set_before:
+                first = binary("min", node.upper, binary("+", node.lower, node.step))
+                result.append(replace(node, upper=first, coordinate=Coordinate.SEQ, lanes=()))
+                result.append(replace(node, lower=first))
+            case For():
+                result.append(replace(node, body=peel_first_iterations(node.body, set_before)))
+            case If():
+                then, other = (peel_first_iterations(b, set_before) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+        set_before |= _left((node,))
+    return tuple(result)
+
+
+def _left(block: Block) -> frozenset[str]:
+    """Scalars that a block stores to outside of vector loops: those of lanes are their own."""
+    found: frozenset[str] = frozenset()
+    for node in block:
+        match node:
+            case For(coordinate=c):
+                found |= _left(node.body) if c is not Coordinate.VECTOR else frozenset()
+            case If():
+                found |= _left((*node.then, *node.other))
+            case _:
+                found |= _set((node,))
+    return found
 
 
 def _set(block: Block) -> frozenset[str]:
