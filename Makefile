@@ -142,7 +142,7 @@ $(BENCH_VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	fi
 	@touch $@
 
-TESTS_WITH := 'pytest>=8' 'pytest-xdist>=3.5' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'setuptools>=77'
+TESTS_WITH := 'pytest>=8' 'pytest-xdist>=3.5' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'setuptools>=77' expecttest
 $(TORCH_VENV)/torch.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(TORCH_VENV)
 	@# The oldest is the bound of the extra.
