@@ -4,10 +4,12 @@
 - `commutes_but_for`: the same, but for shared accumulators, which all iterations add to.
 - `independent_rows`: the same for the rows of a parallel nest.
 - `own_elements`: each iteration touches one element of what loops over a row change.
+- `tells_apart`: each iteration of a nest has an element of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +17,11 @@ from dataclasses import dataclass
 from polyfuse.codegen.analysis.accesses import memory_of, touched_in
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.renaming import worker_arrays
+from polyfuse.codegen.analysis.trip_count import most_trips
 from polyfuse.codegen.function import Function
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -156,6 +160,32 @@ def has_window(row: For) -> bool:
             if max(places.values(), default=0) > 1:
                 return True
     return False
+
+
+def tells_apart(indices: Sequence[Index], nest: Sequence[For]) -> bool:
+    """Has each iteration of a nest, its loops from the outermost on, an element of its own?"""
+    known: set[str] = set()
+    for i in indices:
+        if not isinstance(i, EXPR_TYPES):
+            known |= _digits(i, nest)
+    return known >= {loop.var for loop in nest}
+
+
+def _digits(index: IndexExpr, nest: Sequence[For]) -> set[str]:
+    """Loops whose variables are the digits of an index: each counts for more than all smaller ones reach."""
+    for loop in reversed(nest):
+        index = substitute(index, {loop.var: loop.lower + IVar(loop.var)})
+    form = linear(index)
+    factors = sorted((abs(form.factor(IVar(x.var))), x.var, x) for x in nest if form.factor(IVar(x.var)))
+    if form.hidden & {x.var for x in nest}:
+        return set()
+    reach: float = 0
+    for factor, _, loop in factors:
+        if factor * loop.step <= reach:
+            return set()
+        most = most_trips(loop)
+        reach += math.inf if most is None else factor * (most - 1)
+    return {x.var for _, _, x in factors}
 
 
 def own_elements(kernel: Kernel, rows: Sequence[For]) -> bool:

@@ -3,8 +3,8 @@
 Floats are numbers modulo a prime: sums may be in any order, a quotient is a product with an inverse, and what
 two different polynomials give is equal by a chance of one in 10^17 (Schwartz and Zippel).  A function gives a
 number that follows from its name and its argument, a min or max takes one of its operands by an order of all
-numbers, and no conversion between floats changes anything.  Integers are themselves.  Memory that nobody has
-stored to has numbers that follow from its name and place.
+numbers, and no conversion between floats changes anything.  Integers are themselves, and wrap.  Memory that
+nobody has stored to has numbers that follow from its name and place.
 
 A block becomes a Python function, and each loop says first how much it will do: what is too long stops there.
 """
@@ -126,7 +126,7 @@ def drawn(number: int, dtype: DType) -> int:
 
 
 def _called(op: str, to: DType) -> Callable[..., int]:
-    """A value of a type for each list of operands; extremes count on limits of integers."""
+    """A value of a type for each list of operands."""
     seed, limit = crc32(op.encode()), 2 ** min(31, to.bits - 1)
 
     def function(*args: int) -> int:
@@ -155,6 +155,14 @@ def _size(x: int) -> int:
 def _whole(x: int) -> int:
     signed = x if x <= HALF else x - PRIME
     return signed if abs(signed) < WHOLE else x % INTEGERS + LEAST
+
+
+def _wrapped(value: str, dtype: DType) -> str:
+    """An integer, as a dtype holds it."""
+    if dtype.name[0] == "u":
+        return f"({value} & {2**dtype.bits - 1})"
+    half = 2 ** (dtype.bits - 1)
+    return f"(({value} + {half} & {2 * half - 1}) - {half})"
 
 
 def _floor(op: str) -> Callable[[int, int], int]:
@@ -524,7 +532,10 @@ class LoopProgram:
             case Const(value, dtype):
                 return f"({_constant(value, dtype)})"
             case IndexValue(index, dtype):
-                return f"({self.index(index)} % {PRIME})" if dtype.is_float else self.index(index)
+                at = self.index(index)
+                if dtype.is_float:
+                    return f"({at} % {PRIME})"
+                return _wrapped(at, dtype) if dtype.bits < 64 else at
             case Read(tensor, indices, dtype):
                 return self.element(tensor, indices, dtype)
             case Cast(arg, dtype):
@@ -538,8 +549,8 @@ class LoopProgram:
         if target.is_bool:
             return value if source.is_bool else f"({value} != 0)"
         if source.is_float:
-            return value if target.is_float else f"whole({value})"
-        return f"({value} % {PRIME})" if target.is_float else f"({value} + 0)"
+            return value if target.is_float else _wrapped(f"whole({value})", target)
+        return f"({value} % {PRIME})" if target.is_float else _wrapped(value, target)
 
     def apply(self, op: str, args: list[str], of: DType, to: DType) -> str:
         """An operation on operands of a dtype."""
@@ -547,7 +558,7 @@ class LoopProgram:
         match op:
             case "add" | "sub" | "mul" if not of.is_bool:
                 text = f"({args[0]} {_INFIX[op]} {args[1]})"
-                return f"({text} % {PRIME})" if of.is_float else text
+                return f"({text} % {PRIME})" if of.is_float else _wrapped(text, to)
             case "div":
                 return f"({args[0]} * inverse({args[1]}) % {PRIME})"
             case "quotient":  # by a divisor times its scale
@@ -555,9 +566,9 @@ class LoopProgram:
             case "choose":
                 return f"({args[1]} if {args[0]} else {args[2]})"
             case "neg":
-                return f"(-{args[0]} % {PRIME})" if of.is_float else f"(-{args[0]})"
+                return f"(-{args[0]} % {PRIME})" if of.is_float else _wrapped(f"-{args[0]}", to)
             case "abs":
-                return f"{'size' if of.is_float else 'abs'}({args[0]})"
+                return f"size({args[0]})" if of.is_float else _wrapped(f"abs({args[0]})", to)
             case "min" | "max" if not of.is_bool:
                 name = {"min": "least", "max": "greatest"}[op] if of.is_float else op
                 return f"{name}({args[0]}, {args[1]})"
@@ -569,7 +580,7 @@ class LoopProgram:
             case "not":
                 return f"(not {args[0]})"
             case "floordiv" | "mod" if of.is_integer:
-                return f"{'div' if op == 'floordiv' else 'mod'}({args[0]}, {args[1]})"
+                return _wrapped(f"{'div' if op == 'floordiv' else 'mod'}({args[0]}, {args[1]})", to)
             case "isnan":
                 return "False"
             case _:

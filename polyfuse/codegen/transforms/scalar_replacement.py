@@ -16,6 +16,7 @@ import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import touched_otherwise
+from polyfuse.codegen.analysis.dependence import tells_apart
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
@@ -261,7 +262,8 @@ def _redirect(block: Block, update: Update, name: str) -> Block:
 # becomes
 #     %acc = 0; for ...: %acc += ...; y[i] = %acc
 #
-# Both may stand in loops and conditions of the same form (the elements of a vector, a mask).
+# Both may stand in loops and conditions of the same form (the elements of a vector, a mask), if each
+# iteration has an element of its own.
 
 
 def merge_initial(block: Block) -> Block:
@@ -306,6 +308,7 @@ def _update_of(nodes: list[Node], k: int) -> int | None:
             and store.buffer not in {r.tensor for r in reads(update.value)}
             and store.value == Const(identity(update.op, store.value.dtype), store.value.dtype)
             and _same_form(nodes[k], node)
+            and tells_apart(store.indices, _loops(nodes[k]))
         )
         return place if fits else None
     return None
@@ -319,6 +322,16 @@ def _single(node: Node) -> Node | None:
             return None
         node = body[0]
     return node
+
+
+def _loops(node: Node) -> list[For]:
+    """The loops around the one statement."""
+    found = []
+    while isinstance(node, (For, If)):
+        if isinstance(node, For):
+            found.append(node)
+        (node,) = node.body if isinstance(node, For) else node.then
+    return found
 
 
 def _same_form(a: Node, b: Node) -> bool:

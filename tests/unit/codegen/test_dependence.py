@@ -1,13 +1,16 @@
-"""Vector loops whose iterations may update one element run in order; copied entry values are apart."""
+"""Vector loops whose iterations may update one element run in order; copied entry values are apart.
+Loops that tell elements apart."""
 
 from __future__ import annotations
 
 import pytest
 
+from polyfuse.codegen.analysis.dependence import tells_apart
 from polyfuse.codegen.cpu.emit import emit
 from polyfuse.codegen.cpu.pipeline import lower
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, IVar, as_index, binary
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Block, For, If
 from polyfuse.ir.schedule_tree import Coordinate, ScheduledGraph
@@ -54,3 +57,41 @@ def test_copied_entry_values_have_a_pointer_of_their_own() -> None:
     source = emit(made, copied=copied).source
     assert "b_p__out[c0] = b_p[" in source
     assert "b_p = " not in emit(made).source
+
+
+def loop(var: str, upper: object, lower: object = 0, step: int = 1) -> For:
+    return For(var, as_index(lower), as_index(upper), step, ())  # type: ignore[arg-type]
+
+
+A, B, N = IVar("a"), IVar("b"), ISize("N")
+PAIR = (loop("a", 9), loop("b", 4))
+STRIPS = (loop("a", N), loop("b", binary("min", 32 * A + 32, N), 32 * A))
+
+
+@pytest.mark.parametrize(
+    ("indices", "nest", "apart"),
+    [
+        ((IConst(0),), (), True),
+        ((A,), PAIR[:1], True),
+        ((IConst(0),), PAIR[:1], False),
+        ((IVar("c"),), PAIR[:1], False),  # c is a variable around
+        ((IVar("c"), A), PAIR[:1], True),
+        ((A, B), PAIR, True),
+        ((A,), PAIR, False),
+        ((4 * A + B,), PAIR, True),
+        ((3 * A + B,), PAIR, False),
+        ((A + 9 * B,), PAIR, True),
+        ((40 - 4 * A - B,), PAIR, True),
+        ((A + B, B), PAIR, False),  # it does: one would have to solve for a
+        ((4 * A + B,), (loop("a", N), loop("b", 4)), True),
+        ((4 * A + B,), (loop("a", 9), loop("b", N)), False),
+        ((2 * A + B,), (loop("a", 9, step=2), loop("b", 4)), True),
+        ((B,), STRIPS, True),
+        ((B - 32 * A,), STRIPS, False),
+        ((A // 192 * 2 + A % 2,), (loop("a", 130),), False),  # slots of the threads that share a row
+    ],
+)
+def test_loops_that_tell_elements_apart(
+    indices: tuple[IndexExpr, ...], nest: tuple[For, ...], apart: bool
+) -> None:
+    assert tells_apart(indices, nest) == apart

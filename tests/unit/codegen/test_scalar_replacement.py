@@ -12,16 +12,20 @@ from ways import check
 
 from polyfuse.codegen.cuda import pipeline as gpu_pipeline
 from polyfuse.codegen.cuda.emit import emit_cuda_together
-from polyfuse.codegen.transforms.scalar_replacement import accumulators_in_scalars, uncombined
+from polyfuse.codegen.transforms.scalar_replacement import (
+    accumulators_in_scalars,
+    merge_initial,
+    uncombined,
+)
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, Update, format_block
+from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, format_block
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Read
+from polyfuse.ir.tensor_graph import Const, Read
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.stitching.stitching import Stitching
 
@@ -95,3 +99,26 @@ def test_such_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_pipeline, "uncombined", lambda kernel, block: lost)
     with pytest.raises(ScheduleError, match="PF536"):
         emit_cuda_together([request])
+
+
+def initial_and_total(first: IndexExpr, later: IndexExpr) -> Block:
+    """An initial value and a term of each of four elements, in loops over a and over b."""
+    loop = For("a", as_index(0), as_index(4), 1, (Store("s", (first,), Const(0.0, F32)),))
+    term = Update("s", (later,), "sum", Read("x", (IVar("b"),), F32))
+    return loop, For("b", as_index(0), as_index(4), 1, (term,))
+
+
+A, B = IVar("a"), IVar("b")
+
+
+def test_a_term_of_an_element_is_stored_in_place_of_its_initial_value() -> None:
+    assert format_block(merge_initial(initial_and_total(A, B))) == "for b in 0..4:\n  s[b] = x[b]"
+    assert len(merge_initial(initial_and_total(2 * A + 1, 2 * B + 1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(IConst(0), IConst(0)), (A % 2, B % 2), (A // 2, B // 2), (A, 3 - B)]
+)
+def test_several_terms_of_an_element_are_added_up(first: IndexExpr, later: IndexExpr) -> None:
+    block = initial_and_total(first, later)
+    assert merge_initial(block) == block
