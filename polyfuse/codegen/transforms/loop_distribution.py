@@ -145,7 +145,7 @@ class _Moved:
             strip, IConst(0), count, 1, self._strip(steps, first, IConst(FITTED.distribute_scatters_strip))
         )
         made: Block = (strips,) if trip is None or trip >= FITTED.distribute_scatters_strip else ()
-        whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
+        whole = _left_from(loop, count)
         if (
             trip is not None
             and trip % FITTED.distribute_scatters_strip < FITTED.distribute_recurrences_fewest
@@ -205,6 +205,12 @@ class _Moved:
         """Does an expression read nothing that the loop sets?"""
         names = {r.tensor for r in reads(e)}
         return not names & self.own and not {self.memory.get(n, n) for n in names} & self.changed
+
+
+def _left_from(loop: For, count: IndexExpr) -> IndexExpr:
+    """Where whole strips end.  A loop that has no iteration may end before it begins, in the strip before."""
+    end = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
+    return end if trip_of(loop) is not None else binary("max", loop.lower, end)
 
 
 def _is_worth(e: Expr) -> bool:
@@ -322,7 +328,7 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
         *substituted((lanes,), there),
         *substituted((For(lane, IConst(0), IConst(FITTED.distribute_scatters_strip), 1, updates),), there),
     )
-    whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
+    whole = _left_from(loop, count)
     return For(strip, IConst(0), count, 1, body), replace(loop, lower=whole)
 
 

@@ -116,3 +116,17 @@ def test_indices_from_data_are_checked_where_steps_use_them() -> None:
     k[170] = 10
     with pytest.raises(pf.PolyfuseError, match="10"):
         pf.compile(text, checked=True)(x, k)
+
+
+def test_a_loop_that_ends_before_it_begins_has_no_steps() -> None:
+    """Steps of the last rows are all of the second piece: what the first one would count from is -64."""
+    text = """op f(x: f32[A, T]) -> (y: f32[A, T]) where A == 5, T == 40 {
+      y[i, 0] = x[i, 0]
+      y[i, j] = y[i, j-1] + (x[i, j] if x[i, j] > 0.0 else 0.0) for j in 1..min(T, 155 - T*i)
+      y[i, j] = y[i, j-1] for j in max(1, 155 - T*i)..T
+    }"""
+    x = np.random.default_rng(0).standard_normal((5, 40)).astype("f4")
+    terms = np.where(x > 0, x, 0) * (np.arange(200).reshape(5, 40) < 155)
+    terms[:, 0] = x[:, 0]
+    want = np.cumsum(terms, axis=1, dtype="f4")
+    np.testing.assert_array_equal(pf.compile(text)(x), want)
