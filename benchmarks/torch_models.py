@@ -3,228 +3,45 @@
     python -m benchmarks.torch_models                    all models, a table
     python -m benchmarks.torch_models bert llama         some
     python -m benchmarks.torch_models --without inductor
+    python -m benchmarks.torch_models --forward          inference in place of a training step
+    python -m benchmarks.torch_models --keep FILE        rows go into a file; those that it has are not run
 
-A row has, of each contender: seconds of the first step (a compilation of forward and backward, in
-CPU time with those of child processes), milliseconds of a step (the least of many, contenders
-taking turns), and the largest error of gradients against float64, as a part of the largest
-gradient. Of polyfuse also its kernels, and which share of the nodes that are no products,
-convolutions, attention, random numbers or views runs in them.
+A model has a process of its own, and that has empty caches; a second process finds them full.  A row has,
+of each contender: seconds of the first step in both (a compilation of forward and backward, in CPU time
+with those of compilers), milliseconds of a step (the least of many, contenders taking turns), the memory
+that a step needs at its peak besides what was there before, and the largest error of gradients against
+float64, as a part of the largest gradient.  Beside them stand milliseconds of products, convolutions and
+attention in eager mode's step (time that others take from the cores counts there), and of polyfuse its
+kernels, and which share of the nodes that are no products, convolutions, attention, random numbers or views
+runs in them.  `training` has the step of its optimizer.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import json
 import math
 import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as functional
-from torch import nn
+
+from benchmarks.torch_zoo import MODELS, optimizer_of
 
 CONTENDERS = ("eager", "inductor", "polyfuse")
 ROUNDS = 12
 LEFT_TO_ATEN = (
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "convolution",
-    "attention",
-    "sort",
-    "rand",
-    "dropout",
-    "bernoulli",
+    *("mm", "bmm", "addmm", "baddbmm", "convolution", "attention", "sort", "rand", "dropout", "bernoulli"),
 )
-
-# --- models -----------------------------------------------------------------------------------------------
-
-
-class Attention(nn.Module):
-    """Heads of attention with projections."""
-
-    def __init__(self, width: int, heads: int, kv: int | None = None, bias: bool = True) -> None:
-        super().__init__()
-        self.heads, self.kv, self.each = heads, kv or heads, width // heads
-        self.q, self.o = nn.Linear(width, width, bias), nn.Linear(width, width, bias)
-        self.k, self.v = (nn.Linear(width, self.each * self.kv, bias) for _ in range(2))
-
-    def parts(self, x: torch.Tensor) -> list[torch.Tensor]:
-        b, t, _ = x.shape
-        made = ((self.q, self.heads), (self.k, self.kv), (self.v, self.kv))
-        return [f(x).view(b, t, n, self.each).transpose(1, 2) for f, n in made]
-
-    def joined(self, y: torch.Tensor) -> torch.Tensor:
-        b, n, t, d = y.shape
-        return self.o(y.transpose(1, 2).reshape(b, t, n * d))  # type: ignore[no-any-return]
-
-
-class Bert(nn.Module):
-    """A layer of BERT with its mask."""
-
-    def __init__(self, width: int = 256, heads: int = 4) -> None:
-        super().__init__()
-        self.a, self.first, self.second = Attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.a.parts(x)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(self.a.each) + mask
-        x = self.first(x + self.a.joined(scores.softmax(-1) @ v))
-        return self.second(x + self.down(functional.gelu(self.up(x))))  # type: ignore[no-any-return]
-
-
-class Stack(nn.Module):
-    """Layers one after the other."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Bert() for _ in range(layers))
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x, mask)
-        return x
-
-
-class Gpt2(nn.Module):
-    """A block of GPT-2."""
-
-    def __init__(self, width: int = 256, heads: int = 4) -> None:
-        super().__init__()
-        self.a, self.first, self.second = Attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.a.parts(self.first(x))
-        x = x + self.a.joined(functional.scaled_dot_product_attention(q, k, v, is_causal=True))
-        return x + self.down(functional.gelu(self.up(self.second(x)), approximate="tanh"))  # type: ignore[no-any-return]
-
-
-class RmsNorm(nn.Module):
-    """A norm without a mean."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
-
-
-class Llama(nn.Module):
-    """A block of Llama: rotary positions, groups of heads, a gate."""
-
-    def __init__(self, width: int = 256, heads: int = 4, kv: int = 2, inner: int = 688) -> None:
-        super().__init__()
-        self.a, self.first, self.second = Attention(width, heads, kv, False), RmsNorm(width), RmsNorm(width)
-        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
-        self.down = nn.Linear(inner, width, bias=False)
-
-    def rotated(self, x: torch.Tensor) -> torch.Tensor:
-        t, d = x.shape[-2:]
-        rates = 1.0 / (10000 ** (torch.arange(0, d, 2, dtype=torch.float32) / d))
-        angles = torch.outer(torch.arange(t, dtype=torch.float32), rates)
-        angles = torch.cat((angles, angles), -1)
-        turned = torch.cat((-x[..., d // 2 :], x[..., : d // 2]), -1)
-        return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.a.parts(self.first(x))
-        k, v = (z.repeat_interleave(self.a.heads // self.a.kv, 1) for z in (self.rotated(k), v))
-        y = functional.scaled_dot_product_attention(self.rotated(q), k, v, is_causal=True)
-        x = x + self.a.joined(y)
-        y = self.second(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
-
-
-class ResNet(nn.Module):
-    """A basic block with batch norms."""
-
-    def __init__(self, channels: int = 64) -> None:
-        super().__init__()
-        self.c1, self.c2 = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
-        self.n1, self.n2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.relu(self.n2(self.c2(functional.relu(self.n1(self.c1(x))))) + x)
-
-
-class UNet(nn.Module):
-    """A block with group norms, an embedding and a skip."""
-
-    def __init__(self, channels: int = 64, width: int = 128) -> None:
-        super().__init__()
-        self.n1, self.n2 = nn.GroupNorm(8, channels), nn.GroupNorm(8, channels)
-        self.c1, self.c2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-        self.e, self.last = nn.Linear(width, channels), nn.Conv2d(2 * channels, channels, 3, padding=1)
-
-    def forward(self, x: torch.Tensor, emb: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
-        y = self.c1(functional.silu(self.n1(x))) + self.e(functional.silu(emb))[:, :, None, None]
-        y = functional.interpolate(x + self.c2(functional.silu(self.n2(y))), scale_factor=2, mode="nearest")
-        return self.last(torch.cat((y, skip), 1))  # type: ignore[no-any-return]
-
-
-class Lstm(nn.Module):
-    """Four steps of a cell, unrolled."""
-
-    def __init__(self, inner: int = 128, width: int = 256) -> None:
-        super().__init__()
-        self.i, self.h, self.width = nn.Linear(inner, 4 * width), nn.Linear(width, 4 * width), width
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = c = x.new_zeros(x.shape[0], self.width)
-        for k in range(x.shape[1]):
-            i, f, g, o = (self.i(x[:, k]) + self.h(h)).chunk(4, 1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-        return h
-
-
-class Graph(nn.Module):
-    """A layer of a graph network."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.w, self.r = nn.Linear(width, width), nn.Linear(width, width)
-
-    def forward(
-        self, x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, weight: torch.Tensor
-    ) -> torch.Tensor:
-        messages = self.w(x).index_select(0, src) * weight[:, None]
-        total = torch.zeros_like(x).index_add(0, dst, messages)
-        degree = x.new_zeros(x.shape[0]).scatter_add(0, dst, torch.ones_like(weight))
-        return functional.relu(total / degree.clamp(min=1)[:, None] + self.r(x))
-
-
-def _f(*shape: int, grad: bool = False) -> torch.Tensor:
-    return torch.randn(shape).requires_grad_(grad)
-
-
-def _mask(b: int, t: int) -> torch.Tensor:
-    mask = torch.zeros(b, 1, 1, t)
-    mask[:, :, :, -t // 4 :] = -1e4
-    return mask
-
-
-def _edges() -> list[torch.Tensor]:
-    return [torch.randint(0, 2000, (16000,)), torch.randint(0, 2000, (16000,)), torch.rand(16000)]
-
-
-MODELS: dict[str, Callable[[], tuple[nn.Module, list[torch.Tensor]]]] = {
-    "bert": lambda: (Bert(), [_f(4, 128, 256, grad=True), _mask(4, 128)]),
-    "bert12": lambda: (Stack(12), [_f(1, 64, 256, grad=True), _mask(1, 64)]),
-    "gpt2": lambda: (Gpt2(), [_f(4, 128, 256, grad=True)]),
-    "llama": lambda: (Llama(), [_f(4, 128, 256, grad=True)]),
-    "resnet": lambda: (ResNet(), [_f(8, 64, 28, 28, grad=True)]),
-    "unet": lambda: (UNet(), [_f(4, 64, 16, 16, grad=True), _f(4, 128), _f(4, 64, 32, 32, grad=True)]),
-    "lstm": lambda: (Lstm(), [_f(64, 4, 128, grad=True)]),
-    "graph": lambda: (Graph(), [_f(2000, 64, grad=True), *_edges()]),
-}
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mkldnn_convolution", "convolution_backward")
+"""What calls of products and convolutions end in; attention besides."""
 
 # --- measuring --------------------------------------------------------------------------------------------
 
@@ -234,10 +51,56 @@ class Row:
     """What was measured of a model, by contender."""
 
     first: dict[str, float] = field(default_factory=dict)
+    warm: dict[str, float] = field(default_factory=dict)
     step: dict[str, float] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
+    products: float = 0.0
     kernels: int = 0
     share: float = 0.0
+
+
+class Trained:
+    """A model with its arguments and what runs it: `step()` computes gradients, and updates parameters."""
+
+    def __init__(self, name: str, backend: str, *, forward: bool = False, double: bool = False) -> None:
+        torch.manual_seed(0)
+        self.model, self.inputs = MODELS[name].usual()
+        self.forward = forward
+        if double:
+            self.model, self.inputs = self.model.double(), [_doubled(x) for x in self.inputs]
+        compiled: Callable[[Any], Any] = (
+            (lambda f: f) if backend == "eager" else lambda f: torch.compile(f, backend=backend)
+        )
+        self.run = compiled(self.model)
+        self.update: Callable[[], Any] | None = None
+        if MODELS[name].has_optimizer and not forward:
+            self.update = compiled(optimizer_of(self.model).step)
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """What has gradients."""
+        return [x for x in (*self.model.parameters(), *self.inputs) if x.requires_grad]
+
+    def step(self) -> Any:
+        """One step of training, or of inference."""
+        if self.forward:
+            with torch.no_grad():
+                return self.run(*self.inputs)
+        for x in self.leaves:
+            x.grad = None
+        self.run(*self.inputs).square().mean().backward()
+        if self.update is not None:
+            self.update()
+        return None
+
+    def results(self, found: Any) -> list[torch.Tensor]:
+        """What a step computed: gradients, or what `step` gave."""
+        return [found] if self.forward else [x.grad for x in self.leaves if x.grad is not None]
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
 
 
 def cpu_seconds() -> float:
@@ -246,56 +109,157 @@ def cpu_seconds() -> float:
     return t.user + t.system + t.children_user + t.children_system
 
 
-def training_step(
-    model: nn.Module, run: Callable[..., Any], inputs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Forward and backward; the gradients."""
-    own = [x for x in (*model.parameters(), *inputs) if x.requires_grad]
-    for x in own:
-        x.grad = None
-    run(*inputs).square().mean().backward()
-    return [x.grad for x in own if x.grad is not None]
-
-
-def measured(name: str, contenders: Sequence[str]) -> Row:
-    """A row of the table."""
-    from polyfuse.torch.dynamo import report
-
-    torch.manual_seed(0)
-    model, inputs = MODELS[name]()
-    double = copy.deepcopy(model).double()
-    doubled = [
-        x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
-    ]
-    judge = training_step(double, double, doubled)
-    largest = max(float(g.abs().max()) for g in judge)
-    row, steps = Row(), {}
+def measured(name: str, contenders: Sequence[str], forward: bool, first_only: bool) -> Row:
+    """A row of the table, in this process."""
+    torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2))  # torch's own imports are nobody's
+    row, runs = Row(), {}
+    judge = Trained(name, "eager", forward=forward, double=True)
+    wanted = judge.results(judge.step())
+    largest = max(float(g.abs().max()) for g in wanted)
     for c in contenders:
         torch._dynamo.reset()
-        run = model if c == "eager" else torch.compile(model, backend=c)
+        runs[c] = own = Trained(name, c, forward=forward)
         start = cpu_seconds()
-        found = training_step(model, run, inputs)
+        found = own.results(own.step())
         row.first[c] = cpu_seconds() - start
-        row.error[c] = max(float((a - b).abs().max()) for a, b in zip(found, judge, strict=True)) / largest
-        steps[c] = run
+        row.error[c] = max(float((a - b).abs().max()) for a, b in zip(found, wanted, strict=True)) / largest
+    if first_only:
+        return row
     row.step = dict.fromkeys(contenders, math.inf)
     for _ in range(ROUNDS):
-        for c, run in steps.items():
+        for c, own in runs.items():
             start = time.process_time()
-            training_step(model, run, inputs)
+            own.step()
             row.step[c] = min(row.step[c], time.process_time() - start)
-    if "polyfuse" in contenders:
-        graphs = report(model).graphs
-        row.kernels = sum(r.kernels or 0 for g in graphs for r in g.regions)
-        left = sum(n for g in graphs for names in g.aten.values() for op, n in names.items() if _counts(op))
-        ours = sum(g.ours for g in graphs)
-        row.share = ours / max(1, ours + left)
+    row.peak = {c: peak_of(own) for c, own in runs.items()}
+    row.products = products_of(runs["eager"]) if "eager" in runs else 0.0
+    if "polyfuse" in runs:
+        row.kernels, row.share = _ours()
     return row
+
+
+def _ours() -> tuple[int, float]:
+    """Kernels, and the share of nodes in them, of all graphs."""
+    from polyfuse.torch.dynamo import report
+
+    graphs = report().graphs
+    kernels = sum(r.kernels or 0 for g in graphs for r in g.regions)
+    left = sum(n for g in graphs for names in g.aten.values() for op, n in names.items() if _counts(op))
+    ours = sum(g.ours for g in graphs)
+    return kernels, ours / max(1, ours + left)
 
 
 def _counts(operator: str) -> bool:
     """Is it one that regions could have?"""
     return not any(word in operator for word in LEFT_TO_ATEN)
+
+
+def peak_of(own: Trained) -> int:
+    """The most bytes that a step has allocated at a time, besides what was there before it."""
+    for x in own.leaves:
+        x.grad = None
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        own.step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = most = 0
+    for e in sorted(events, key=lambda e: e.start_ns()):
+        live += e.nbytes()
+        most = max(most, live)
+    return most
+
+
+def products_of(own: Trained) -> float:
+    """Seconds that products, convolutions and attention take in a step: the least of five."""
+    found = math.inf
+    for _ in range(5):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            own.step()
+        times = {e.key.removeprefix("aten::"): e.cpu_time_total for e in profile.key_averages()}
+        mine = [t for n, t in times.items() if n in PRODUCTS or n.startswith("_scaled_dot_product_flash")]
+        found = min(found, sum(mine) / 1e6)
+    return found
+
+
+# --- processes and the table ------------------------------------------------------------------------------
+
+
+def row_of(name: str, chosen: argparse.Namespace, contenders: Sequence[str]) -> Row:
+    """A row, measured by two processes that share caches."""
+    with tempfile.TemporaryDirectory() as caches:
+        rows = [_child(name, chosen, contenders, caches, warm) for warm in (False, True)]
+    rows[0].warm = rows[1].first
+    return rows[0]
+
+
+def _child(name: str, chosen: argparse.Namespace, contenders: Sequence[str], caches: str, warm: bool) -> Row:
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # compilers are children of the process, and count
+        "POLYFUSE_CACHE_DIR": f"{caches}/polyfuse",
+        "POLYFUSE_NUM_THREADS": str(chosen.threads),
+        "OMP_NUM_THREADS": str(chosen.threads),
+    }
+    os.makedirs(f"{caches}/polyfuse", mode=0o700, exist_ok=True)
+    command = [sys.executable, "-m", "benchmarks.torch_models", name, "--child"]
+    command += ["--first-only"] * warm + ["--forward"] * chosen.forward
+    command += [f"--without={c}" for c in CONTENDERS if c not in contenders]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    return Row(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def printed(name: str, row: Row, contenders: Sequence[str]) -> str:
+    """A line of the table."""
+
+    def of(values: dict[str, Any], each: Callable[[Any], str]) -> str:
+        return ", ".join(each(values[c]) for c in contenders if c in values)
+
+    cells = [
+        name,
+        of(row.first, "{:.1f}".format),
+        of(row.warm, "{:.1f}".format),
+        of(row.step, lambda s: f"{s * 1e3:.2f}"),
+        f"{row.products * 1e3:.2f}",
+        of(row.peak, lambda b: f"{b / 1e6:.2f}"),
+        of(row.error, "{:.1e}".format),
+        str(row.kernels),
+        f"{row.share:.0%}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def header(contenders: Sequence[str]) -> str:
+    """The first lines of the table."""
+    names = ", ".join(contenders)
+    titles = f"model | first step, s: {names} | warm | step, ms | products, ms | peak, MB | error"
+    return f"| {titles} | kernels | share |\n|{'---|' * 9}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Geometric means of Inductor's times by ours."""
+    both = [r for r in rows if {"inductor", "polyfuse"} <= set(r.step)]
+    if not both:
+        return ""
+
+    def ratio(times: Iterable[tuple[float, float]]) -> str:
+        found = [math.log(a / b) for a, b in times]
+        return f"{math.exp(sum(found) / len(found)):.2f}"
+
+    steps = ratio((r.step["inductor"], r.step["polyfuse"]) for r in both)
+    own = ratio(
+        tuple(max(r.step[c] - r.products, 0.05 * r.step[c]) for c in ("inductor", "polyfuse"))  # type: ignore[misc]
+        for r in both
+    )
+    cold = ratio((r.first["inductor"], r.first["polyfuse"]) for r in both)
+    memory = max(r.peak["polyfuse"] / r.peak["eager"] for r in both if "eager" in r.peak)
+    return (
+        f"Inductor's time by ours, in the geometric mean: steps {steps}, steps without products {own}, "
+        f"first steps {cold}. Our peak of memory is at most {memory:.2f} of eager mode's."
+    )
 
 
 def main() -> None:
@@ -305,18 +269,26 @@ def main() -> None:
     parser.add_argument("models", nargs="*", choices=[*MODELS, []], help="all, if none is named")
     parser.add_argument("--without", action="append", default=[], choices=CONTENDERS)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--forward", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--first-only", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    os.environ["POLYFUSE_NUM_THREADS"] = str(chosen.threads)
-    torch.set_num_threads(chosen.threads)
     contenders = [c for c in CONTENDERS if c not in chosen.without]
-    print(f"| model | first step, s: {', '.join(contenders)} | step, ms | error | kernels | share |")
-    print("|---|---|---|---|---|---|")
-    for name in chosen.models or MODELS:
-        row = measured(name, contenders)
-        first = ", ".join(f"{row.first[c]:.1f}" for c in contenders)
-        step = ", ".join(f"{row.step[c] * 1e3:.2f}" for c in contenders)
-        error = ", ".join(f"{row.error[c]:.1e}" for c in contenders)
-        print(f"| {name} | {first} | {step} | {error} | {row.kernels} | {row.share:.0%} |", flush=True)
+    names = chosen.models or list(MODELS)
+    if chosen.child:
+        torch.set_num_threads(chosen.threads)
+        print(json.dumps(asdict(measured(names[0], contenders, chosen.forward, chosen.first_only))))
+        return
+    kept = json.loads(chosen.keep.read_text()) if chosen.keep and chosen.keep.exists() else {}
+    print(header(contenders))
+    for name in names:
+        if name not in kept:
+            kept[name] = asdict(row_of(name, chosen, contenders))
+            if chosen.keep:
+                chosen.keep.write_text(json.dumps(kept, indent=1))
+        print(printed(name, Row(**kept[name]), contenders), flush=True)
+    print(f"\n{summary([Row(**kept[n]) for n in names])}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from dynamo_models import MODELS, AdamW, adamw
 from torch import nn
 
+from benchmarks.torch_zoo import MODELS, optimizer_of
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.torch.dynamo import kernels, polyfuse_backend, report
 from polyfuse.torch.dynamo.report import GRAPHS
@@ -61,7 +61,7 @@ def as_near(ours: list[Any], eager: list[Any], judge: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_training_step_is_as_near_to_float64_as_eagers(name: str) -> None:
-    model, inputs = MODELS[name]()
+    model, inputs = MODELS[name].small()
     double = copy.deepcopy(model).double()
     ours = step(model, compiled(model), inputs)
     as_near(ours, step(model, model, inputs), step(double, double, list(map(doubled, inputs))))
@@ -69,6 +69,58 @@ def test_a_training_step_is_as_near_to_float64_as_eagers(name: str) -> None:
     assert [x.kind for x in found.graphs] == ["forward", "backward"]
     assert found.fallbacks == []
     assert all(x.regions for x in found.graphs)
+
+
+@pytest.mark.parametrize("name", [n for n, m in MODELS.items() if m.has_optimizer])
+def test_steps_with_an_optimizer_are_near_to_float64(name: str) -> None:
+    model, inputs = MODELS[name].small()
+
+    def trained(model: nn.Module, inputs: list[Any], by: Callable[[Any], Any]) -> list[Any]:
+        optimizer = optimizer_of(model)
+        run, update = by(model), by(optimizer.step)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = run(*inputs)
+            loss.backward()
+            update()
+            losses.append(loss.detach())
+        return [*losses, *(p.detach() for p in model.parameters())]
+
+    double, own = copy.deepcopy(model).double(), copy.deepcopy(model)
+    judge = trained(double, list(map(doubled, inputs)), lambda f: f)
+    for x, y in zip(trained(own, inputs, compiled), judge, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-6)
+    assert report().fallbacks == []
+    assert [set(x.aten) for x in report().graphs if x.kind == "inference"] == [set()]
+
+
+class AdamW:
+    """Parameters, gradients and moments."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        g = torch.Generator().manual_seed(1)
+        self.parameters = [torch.randn(s, generator=g) for s in shapes]
+        self.gradients = [torch.randn(s, generator=g) for s in shapes]
+        self.means = [torch.zeros(s) for s in shapes]
+        self.squares = [torch.zeros(s) for s in shapes]
+        self.step = torch.tensor(0.0)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Those of `adamw`."""
+        return self.parameters, self.gradients, self.means, self.squares, self.step
+
+
+def adamw(p: list[Any], g: list[Any], m: list[Any], v: list[Any], step: torch.Tensor) -> None:
+    """A step, in place."""
+    step.add_(1)
+    one, two = 1 - 0.9**step, 1 - 0.999**step
+    for a, b, c, d in zip(p, g, m, v, strict=True):
+        a.mul_(1 - 1e-3 * 0.01)
+        c.mul_(0.9).add_(b, alpha=0.1)
+        d.mul_(0.999).addcmul_(b, b, value=0.001)
+        a.sub_(1e-3 * (c / one) / ((d / two).sqrt() + 1e-8))
 
 
 def test_parameters_are_updated_in_place() -> None:
