@@ -44,7 +44,7 @@ def build() -> str:
         groups.setdefault(rule.group, []).append(text)
     lines = [
         _HEAD,
-        f"{len(rules)} operators, {len(TABLE)} overloads.\n",
+        f"{len(rules)} operators.\n",
         "| group | operators |",
         "|---|---|",
     ]

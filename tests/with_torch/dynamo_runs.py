@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.torch.dynamo.lowering import Lowered
-from polyfuse.torch.dynamo.lowerings.table import tensor_of
+from polyfuse.torch.dynamo.lowerings.table import TABLE, tensor_of
 from polyfuse.torch.dynamo.settings import decompositions
 from polyfuse.torch.dynamo.sizes import dense_order
 
@@ -32,8 +32,13 @@ def traced_function(f: Callable[..., Any], given: Sequence[Any]) -> Any:
 
 
 def traced_call(f: Callable[..., Any], given: Sequence[Any]) -> Any:
-    """The graph of the very operators that a function calls."""
-    return make_fx(f, tracing_mode="fake")(*given)
+    """The graph of the very operators that a function calls; without those that write, which some are made
+    of in some versions."""
+    found = make_fx(f, tracing_mode="fake")(*given)
+    called = [n.target for n in found.graph.nodes if n.op == "call_function" and n.target not in TABLE]
+    if any(o._schema.is_mutable for o in called if isinstance(o, torch._ops.OpOverload)):
+        found = make_fx(torch.func.functionalize(f), tracing_mode="fake")(*given)
+    return found
 
 
 def evaluated(low: Lowered, tensors: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from dynamo_runs import evaluated, traced_call
 from dynamo_samples import SAMPLES, WITHOUT_VALUES, Call
+from torch.torch_version import TorchVersion
 
 from polyfuse.torch.dynamo import lowerings  # noqa: F401
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view, lower
@@ -19,6 +20,8 @@ from polyfuse.torch.dynamo.partition import partition
 
 DOCS = Path(__file__).parents[2] / "docs"
 complete()
+OTHERWISE = {"aten.hardswish_backward-1": "2.7"}
+"""Samples where versions of torch before this one give other values (here: at the corners)."""
 CASES = [(name, k) for name, calls in sorted(SAMPLES.items()) for k in range(len(calls))]
 
 
@@ -98,6 +101,8 @@ def lowered_of(graph: Any, precision: str = "eager") -> Lowered:
 
 @pytest.mark.parametrize(("name", "k"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
 def test_a_lowering_agrees_with_eager(name: str, k: int) -> None:
+    if torch.__version__ < TorchVersion(OTHERWISE.get(f"{name}-{k}", "0")):
+        pytest.skip("this torch gives other values")
     graph, tensors, wanted = traced(name, SAMPLES[name][k])
     if not any(n.target in TABLE for n in graph.graph.nodes):
         pytest.skip("this torch traces it into nothing")
