@@ -17,4 +17,4 @@ def test_the_code_of_a_page_runs(page: str) -> None:
     assert parts
     names: dict[str, Any] = {}
     for part in parts:
-        exec(compile(part, page, "exec"), names)
+        exec(compile(part, f"<{page}>", "exec"), names)

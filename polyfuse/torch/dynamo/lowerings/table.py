@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def bound(node: Node) -> Arguments:
 
 def val(node: Node) -> Any:
     """What a node gives, as torch traces it: a fake tensor, several, a size."""
+    if node.op == "get_attr" and "val" not in node.meta:  # a constant, as older versions trace it
+        return attrgetter(node.target)(node.graph.owning_module)
     return node.meta.get("val")
 
 
