@@ -36,7 +36,6 @@ from polyfuse.runtime.cpu.launcher import (
 )
 from polyfuse.runtime.cpu.memory import ALIGNMENT, LARGE, Arena
 from polyfuse.runtime.cpu.open_layouts import OpenSizes, OpenTemplate, open_template
-from polyfuse.runtime.cpu.pool import Pool
 
 MOST_LAYOUTS = 64
 """Layouts of one operator that are remembered."""
@@ -238,15 +237,6 @@ def launch_layout(
     strided = [given[b.name if b.name in given else b.alias or ""] for b in plan.buffers if b.strided]
     for k, stride in enumerate(s for a in strided for s in element_strides(a)):
         call.numbers[len(plan.sizes) + k] = stride
-    prepared = Prepared(
-        run=Pool.get().run_address,
-        steps=call.steps.array,
-        nsteps=len(call.steps),
-        numbers=call.numbers,
-        scratch=call.scratch_bytes,
-        flags=call.flags,
-        buffers=len(plan.buffers) + 1,
-    )
     typed = [(place[n], shape, plan.buffers[place[n]].dtype.numpy) for n, shape in results]
     blocks: list[int] = []
     made, shared = _results(typed, blocks)
@@ -255,7 +245,7 @@ def launch_layout(
     if space_block >= 0:
         blocks.append(space_bytes)
     return LaunchLayout(
-        prepared=prepared,
+        prepared=Prepared.of(call),
         arguments=arguments,
         results=made,
         shared=shared,

@@ -372,6 +372,8 @@ struct Definition {  // PyMethodDef
   const char* doc;
 } definition = {"launch", call, 0x8 /* METH_O */, "The results of a call, or NotImplemented."};
 
+#include "regions.h"
+
 void destroy(Object capsule) {
   Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
   if (!front) return;
@@ -402,6 +404,22 @@ extern "C" void pf_launcher_know(const pf_tensors* tensors) { known = tensors; }
 
 // Let go of all blocks that are kept.
 extern "C" void pf_launcher_forget() { forget_all(); }
+
+// A function that calls a region; null with an exception set.
+extern "C" Object pf_launcher_region(const pf_region* region, Object keep) {
+  Held* held = static_cast<Held*>(std::malloc(sizeof(Held)));
+  if (!held) return py.no_memory();
+  *held = Held{region, owned(keep)};
+  Object capsule = py.new_capsule(held, kRegion, destroy_region);
+  if (!capsule) {
+    py.decref(keep);
+    std::free(held);
+    return nullptr;
+  }
+  Object made = py.new_function(&region_definition, capsule, nullptr);
+  py.decref(capsule);
+  return made;
+}
 
 // A capsule without layouts; null with an exception set.
 extern "C" Object pf_launcher_new(Object defaults, int64_t most) {

@@ -181,3 +181,12 @@ struct pf_layout {
   const pf_open* open;     // what depends on sizes, where they are parameters; null: nothing does
   int64_t rank;            // layouts of a smaller one are tried first
 };
+
+// ---- regions (regions.h) ----
+
+struct pf_made { int64_t place; Object extents, strides, dtype; };  // what makes a tensor: tuples, a dtype
+
+struct pf_region {
+  const pf_layout* layout;  // all arguments are arrays with strides, its `nresults` are these
+  const pf_made* results;
+};

@@ -1,4 +1,4 @@
-"""Calls checked and started by a C function: `Launcher.get()`, `Front`.
+"""Calls checked and started by a C function: `Launcher.get()`, `Front`, regions of graphs of other libraries.
 
 ``launcher.cpp`` is compiled once per machine and cached, without headers of Python or NumPy: it gets their
 functions by address.  Of the interpreter's memory it reads an object's type and a NumPy array's fields,
@@ -25,6 +25,7 @@ import numpy as np
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime.cpu.memory import Arena, lenders
 from polyfuse.runtime.cpu.open_layouts import OpenTemplate
+from polyfuse.runtime.cpu.pool import Pool, PreparedCall
 from polyfuse.runtime.cpu.tensors import TensorLibrary, structure
 from polyfuse.runtime.toolchain.compiler import load_shared
 from polyfuse.runtime.toolchain.sanitizers import sanitized
@@ -117,6 +118,19 @@ class _Layout(ctypes.Structure):
     )
 
 
+class _Made(ctypes.Structure):
+    _fields_ = (
+        ("place", ctypes.c_int64),
+        ("extents", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("dtype", ctypes.c_void_p),
+    )
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("layout", ctypes.c_void_p), ("results", ctypes.c_void_p))
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayArgument:
     """An array: its dtype object and shape, where its address goes, whether kernels write it.
@@ -163,6 +177,16 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class FreshTensor:
+    """A result of a region: strides in elements, and the dtype of the library that makes it."""
+
+    place: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: object
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Memory of its own, from the first multiple of 64 of an array that `allocate` makes, which owns it.
 
@@ -184,6 +208,19 @@ class Prepared:
     scratch: int
     flags: int
     buffers: int
+
+    @staticmethod
+    def of(call: PreparedCall) -> Prepared:
+        """Of a call, which has to be kept alive."""
+        return Prepared(
+            run=Pool.get().run_address,
+            steps=call.steps.array,
+            nsteps=len(call.steps),
+            numbers=call.numbers,
+            scratch=call.scratch_bytes,
+            flags=call.flags,
+            buffers=len(call.buffers),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +310,8 @@ class Launcher:
             return None
         # Its functions need the GIL, and leave exceptions behind.
         library = ctypes.PyDLL(loaded._name, handle=loaded._handle)
-        library.pf_launcher_new.restype = library.pf_launcher_function.restype = ctypes.py_object
+        for made in (library.pf_launcher_new, library.pf_launcher_function, library.pf_launcher_region):
+            made.restype = ctypes.py_object
         table = [*map(id, _OBJECTS), *addresses]
         most = Arena.get().cap // _SHARE
         library.pf_launcher_start((ctypes.c_int64 * len(table))(*table), ctypes.c_int64(most))
@@ -284,6 +322,23 @@ class Launcher:
     def front(self, defaults: tuple[object, ...], most: int) -> Front:
         """A front for an operator with these defaults, one for each parameter, and up to `most` layouts."""
         return Front(self._library, defaults, most)
+
+    def region(
+        self, layout: LaunchLayout, results: Sequence[FreshTensor], keep: object
+    ) -> Callable[[tuple[object, ...]], Any]:
+        """A C function from the tensors of a call to those of its results, in a tuple; NotImplemented for
+        other tensors than those of the layout. `keep` is kept alive with it."""
+        made, parts = layout_structure(layout)
+        made.nresults = len(results)
+        fresh = (_Made * max(1, len(results)))(
+            *(_Made(r.place, id(r.shape), id(r.strides), id(r.dtype)) for r in results)
+        )
+        region = _Region(ctypes.addressof(made), ctypes.addressof(fresh))
+        held = ctypes.py_object((made, parts, fresh, region, layout, tuple(results), keep))
+        found: Callable[[tuple[object, ...]], Any] = self._library.pf_launcher_region(
+            ctypes.byref(region), held
+        )
+        return found
 
     def know(self, tensors: TensorLibrary) -> None:
         """Take tensors of a library from now on, where arrays are taken."""
@@ -298,7 +353,7 @@ def _source() -> str:
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
     shared, open_sizes = ("first_fit.h", "cut_steps.h", "expressions.h"), ("open_layouts.h", "kept_layouts.h")
-    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", *open_sizes, "tensors.h"):
+    for name in ("launcher.h", *shared, "kept_blocks.h", "numbers.h", *open_sizes, "tensors.h", "regions.h"):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

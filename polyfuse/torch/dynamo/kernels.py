@@ -20,6 +20,8 @@ import numpy as np
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.open_sizes import Family
 from polyfuse.driver.pipeline import Built, build
+from polyfuse.interop.array_families import know_torch
+from polyfuse.interop.device_arrays import torch_dtypes
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
@@ -27,13 +29,16 @@ from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.cpu.launcher import ArrayArgument, FreshTensor, Launcher, LaunchLayout, Prepared
 from polyfuse.runtime.cpu.pool import PreparedCall
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.torch.dynamo.lowering import Lowered
 from polyfuse.torch.dynamo.lowerings.table import tensor_of
-from polyfuse.torch.dynamo.sizes import Extent, extent_of, is_number, value_of
+from polyfuse.torch.dynamo.sizes import Extent, extent_of, value_of
 
 Tensors: TypeAlias = Sequence[Any]
+Short: TypeAlias = Callable[[tuple[Any, ...]], Any]
+"""From the arguments of a call to its results, or NotImplemented."""
 LINE = 64
 MOST_KEPT = 512
 """Choices of sizes that a call remembers."""
@@ -109,6 +114,12 @@ class _Machine:
         """Run on tensors by name."""
         raise NotImplementedError
 
+    def short(
+        self, inputs: Sequence[_Layout], written: Sequence[bool], results: Sequence[_Layout]
+    ) -> Short | None:
+        """A call of tensors that are as these, where there is a shorter way than `run`."""
+        return None
+
     @property
     def launches(self) -> int:
         """How many kernels."""
@@ -126,6 +137,32 @@ class _OnCpu(_Machine):
         self.named = [(k, b.alias or b.name) for k, b in enumerate(plan.buffers) if b.name not in self.spaces]
         self.within = [(k, self.spaces[b.name]) for k, b in enumerate(plan.buffers) if b.name in self.spaces]
         self.plain = not plan.copied and not any(b.strided for b in plan.buffers)
+
+    def short(
+        self, inputs: Sequence[_Layout], written: Sequence[bool], results: Sequence[_Layout]
+    ) -> Short | None:
+        """A call in C of tensors that are as these; None where it has to go through Python."""
+        know_torch()
+        launcher, plan = Launcher.get(), self.executable.plan
+        places: dict[str, list[int]] = {}
+        for k, name in self.named:
+            places.setdefault(name, []).append(k)
+        if launcher is None or not self.plain or not all(f"p{k}" in places for k in range(len(inputs))):
+            return None
+        call = self.executable.prepare()
+        layout = LaunchLayout(
+            prepared=Prepared.of(call),
+            arguments=[x.argument(places[f"p{k}"], written[k]) for k, x in enumerate(inputs)],
+            results=(),
+            shared=0,
+            spaces=self.within,
+            space_bytes=self.bytes,
+            space_block=-1,
+            blocks=(),
+            finish=self.executable.check_library if any(x.library for x in plan.launches) else None,
+        )
+        made = [FreshTensor(places[f"o{k}"][0], r.shape, r.strides, r.dtype) for k, r in enumerate(results)]
+        return launcher.region(layout, made, call)
 
     def run(self, tensors: Mapping[str, Any]) -> None:
         """Run on tensors by name."""
@@ -216,10 +253,14 @@ class _Layout:
         shape, strides = (tuple(value_of(e, dict(values)) for e in x) for x in (self.shape, self.strides))
         return _Layout(shape, strides, self.dtype, self.device)
 
-    @property
-    def is_known(self) -> bool:
-        """Has it no size that calls give?"""
-        return all(map(is_number, (*self.shape, *self.strides)))
+    def argument(self, places: Sequence[int], written: bool) -> ArrayArgument:
+        """As the launcher has it, at known sizes."""
+        import torch
+
+        dtype = dict(torch_dtypes(torch))[self.dtype]
+        steps = tuple(s * dtype.itemsize for s in self.strides)
+        also = places[1] if len(places) > 1 else -1
+        return ArrayArgument(dtype, self.shape, steps, places[0], also, written)
 
 
 @dataclass(frozen=True)
@@ -227,6 +268,7 @@ class _AtSizes:
     """What a call needs at known sizes."""
 
     machine: _Machine
+    short: Short | None
     strides: tuple[tuple[int, ...], ...]
     results: tuple[_Layout, ...]
 
@@ -267,9 +309,13 @@ class Call:
         found = self._known[sizes] if sizes in self._known else self._first(sizes)
         if found is None:
             return self.fallback(*arguments)
+        if found.short is not None:
+            results: Tensors = found.short(arguments)
+            if results is not NotImplemented:
+                return results
         named: dict[str, Any] = {}
         for name, t, strides, copied in zip(self.names, tensors, found.strides, self.copied, strict=True):
-            if copied or t.stride() != strides:
+            if copied or t.stride() != strides or t.is_neg():
                 t = _restrided(t, strides, copied)
             named[name] = t
         results = [_empty(r) for r in found.results]
@@ -301,14 +347,17 @@ class Call:
     def _at(self, sizes: tuple[int, ...]) -> _AtSizes:
         values = dict(zip(self.symbols, map(int, sizes), strict=True))
         inputs = [x.at(values) for x in self.inputs]
+        results = tuple(x.at(values) for x in self.results)
         machine = self.program.machine(tuple(map(int, sizes)))
-        return _AtSizes(machine, tuple(x.strides for x in inputs), tuple(x.at(values) for x in self.results))
+        short = None if any(self.copied) else machine.short(inputs, self.written, results)
+        return _AtSizes(machine, short, tuple(x.strides for x in inputs), results)
 
 
 def _restrided(t: Any, strides: tuple[int, ...], copied: bool) -> Any:
-    """The tensor as kernels know it: row-major where it had gaps."""
+    """The tensor as kernels know it: row-major where it had gaps, what torch is to negate negated."""
     import torch
 
+    t = t.resolve_neg()
     if copied:
         return t.contiguous()
     if all(n == 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides, strict=True)):
