@@ -23,6 +23,7 @@ Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
 Sizes = Literal["fixed", "auto", "open"]
 Compile = Literal["now", "async"]
+Specialise = Literal["model", "often", "never"]
 Scan = Literal["ordered", "parallel"]
 TUNE: tuple[str, ...] = get_args(Tune)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
@@ -212,8 +213,9 @@ class Options:
     one with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
 
     compile: "now" lets a call wait for its kernels, "async" compiles in the background: NumPy computes calls,
-    or kernels with open sizes do, until theirs are there, and a shape that is called often has kernels of its
-    own.
+    or kernels with open sizes do, until theirs are there.  specialise: which shapes that kernels with open
+    sizes run have kernels of their own compiled there, "model" those called so often that by the cost model
+    it pays, "often" all that are called a thousand times, "never" none.
 
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
@@ -252,6 +254,7 @@ class Options:
     plan: GpuPlan | None = None
     sizes: Sizes = field(default_factory=sizes_from_environment)
     compile: Compile = "now"
+    specialise: Specialise = "model"
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -261,6 +264,7 @@ class Options:
             ("math", get_args(Math)),
             ("sizes", get_args(Sizes)),
             ("compile", get_args(Compile)),
+            ("specialise", get_args(Specialise)),
             ("scan", get_args(Scan)),
         ):
             if getattr(self, name) not in choices:

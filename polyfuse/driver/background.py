@@ -2,7 +2,8 @@
 
     a call at new sizes   asks for its kernels, and is computed by NumPy while there are none
     a thread              compiles what was asked for, one after another, and ends with the process
-    a shape called often  has kernels of its own made, where those that run have its sizes open
+    a shape called often  has kernels of its own made, where those that run have its sizes open, and by the
+                          cost model it pays
 
 What NumPy computes is what the operator says, in its own types; a program that has no NumPy form waits for
 its kernels.
@@ -14,15 +15,20 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
+from polyfuse.cost.open_gain import OpenGain, open_gain
+from polyfuse.cost.speed_of_light import estimate
 from polyfuse.diagnostics import PolyfuseError, PolyfuseWarning
 from polyfuse.driver.call import Instance
+from polyfuse.driver.kernel_stages import kernels_at
 from polyfuse.driver.open_sizes import Family
-from polyfuse.driver.pipeline import Built, Compilation, fixed_graph
+from polyfuse.driver.pipeline import Built, Compilation, Watch, fixed_graph, planned
 from polyfuse.driver.stages import BuiltStages
+from polyfuse.driver.targets import this_cpu
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.layouts import Layouts
 from polyfuse.options import Options
@@ -149,7 +155,8 @@ class Pending:
 # --- shapes that are called often -------------------------------------------------------------------------
 
 EVERY, OFTEN = 64, 16
-"""One in so many calls is looked at; a layout that was seen so often has kernels of its own."""
+"""One in so many calls is looked at; a layout that was seen so often may have kernels of its own."""
+MOST_LAYOUTS = 1024
 
 
 @dataclass
@@ -158,16 +165,37 @@ class Frequent:
 
     _calls: int = 0
     _seen: Counter[object] = field(default_factory=Counter)
+    _due: dict[object, float] = field(default_factory=dict)
 
-    def is_new(self, args: Sequence[Any]) -> bool:
-        """Note a call. Has its layout just been found to be called often?"""
+    def due(self, args: Sequence[Any]) -> tuple[object, int] | None:
+        """Note a call: its layout and how many calls of it there were, about, if these are as many as were
+        waited for."""
         self._calls += 1
         if self._calls % EVERY:
-            return False
+            return None
         key = layout(args)
         if key is None:
-            return False
-        if len(self._seen) > 1024:
+            return None
+        if len(self._seen) > MOST_LAYOUTS:
             self._seen.clear()
+            self._due.clear()
         self._seen[key] += 1
-        return self._seen[key] == OFTEN
+        if self._seen[key] < self._due.get(key, OFTEN):
+            return None
+        self._due[key] = inf
+        return key, EVERY * self._seen[key]
+
+    def wait(self, key: object, calls: float) -> None:
+        """Tell when there were so many calls of a layout."""
+        self._due[key] = calls / EVERY
+
+
+def gain_at(open: Built, fixed: Compilation) -> OpenGain:
+    """What a CPU gains by kernels that know all sizes. Compiles them as far as their source text, which the
+    cache keeps."""
+    step = Watch(replace(fixed.options, dump=None))
+    made, _, decisions = planned(step, fixed)
+    machine = this_cpu(fixed.options.threads)
+    own = (made or fixed.lowered(step)).kernels
+    seconds = (estimate(k, machine).seconds for k in (kernels_at(open.kernels, fixed.sizes), own))
+    return open_gain((next(seconds), next(seconds)), (open.decisions, decisions), len(own.kernels))

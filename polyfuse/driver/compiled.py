@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.driver.background import Frequent, Pending, Wanted, in_numpy
+from polyfuse.driver.background import Frequent, Pending, Wanted, gain_at, in_numpy
 from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host, layout_of, layouts_of, taken
 from polyfuse.driver.open_sizes import Family, Variant, open_sizes
-from polyfuse.driver.pipeline import Built, build
+from polyfuse.driver.pipeline import Built, build, compilation
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
@@ -121,7 +121,8 @@ class Compiled:
         self._at: dict[tuple[object, ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
         self._pending = Pending(signature.name)
-        self._frequent = Frequent() if options.compile == "async" else None
+        specialises = options.compile == "async" and options.specialise != "never"
+        self._frequent = Frequent() if specialises else None
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
         self._names = tuple(p.name for p in signature.params)
@@ -196,8 +197,8 @@ class Compiled:
         if given is None and (at := self._at_sizes(kwargs)) is not None:
             return at(*args, out=out, **_without(kwargs, at._sizes))
         if given is not None:
-            if self._frequent is not None and self._frequent.is_new(given):
-                self._specialise(given)
+            if self._frequent is not None and (due := self._frequent.due(given)) is not None:
+                self._specialise(given, *due)
             try:
                 results = self._in_short(given, out)
             except MemoryError:  # the long way says of what there is too much
@@ -568,10 +569,7 @@ class Compiled:
         return Wanted(sizes, layouts, self._family(graph, layouts))
 
     def _compiled(self, wanted: Wanted, own: bool = False) -> Built:
-        layouts, fusion = wanted.layouts, self._fusion
-        if fusion is not None and layouts.strided:
-            fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
-        return wanted.family.built(wanted.sizes, partial(self._build, fusion, layouts), own)
+        return wanted.family.built(wanted.sizes, partial(self._build, wanted.layouts), own)
 
     def _loaded(self, wanted: Wanted, made: Built) -> Instance:
         instance = wanted.instance(BuiltStages.of(made))
@@ -601,14 +599,27 @@ class Compiled:
         if own:
             self._short.learn_again()
 
-    def _specialise(self, args: tuple[object, ...]) -> None:
-        """Begin with kernels that know the sizes of these arguments, where those that run do not."""
+    def _specialise(self, args: tuple[object, ...], layout: object, calls: int) -> None:
+        """Begin with kernels that know the sizes of these arguments, where those that run do not, and so many
+        calls repay them."""
         values = self._given(args, {}).values
         key, wanted = self._key(values), self._wanted(values)
         variant = wanted.family.found(wanted.sizes)
         if variant is not None and variant.open and self.target == "cpu":
-            task = partial(self._in_background, key, wanted, own=True)
+            task = partial(self._specialised, key, wanted, variant.built, layout, calls)
             self._pending.begin(key, self._instances.get(key), task)
+
+    def _specialised(self, key: object, wanted: Wanted, open: Built, layout: object, calls: int) -> None:
+        """Kernels that know the sizes, or when to think of them again."""
+        needed = 0.0
+        if self.options.specialise == "model":
+            about, passes = (wanted.family.graph, wanted.sizes), self._passes_for(wanted.layouts)
+            fixed = compilation(*about, target=self.target, options=self.options, **passes)
+            needed = wanted.family.gain(wanted.sizes, partial(gain_at, open, fixed)).calls
+        if calls >= needed:
+            self._in_background(key, wanted, own=True)
+        elif self._frequent is not None:
+            self._frequent.wait(layout, needed)
 
     @property
     def _tuned(self) -> bool:
@@ -623,18 +634,23 @@ class Compiled:
 
     def _build(
         self,
-        fusion: LoopFusion | None,
         layouts: Layouts,
         graph: TensorGraph,
         fixed: Mapping[str, int],
         at: Mapping[str, int],
     ) -> Built:
         """A compilation at some fixed sizes, for calls at these."""
-        passes: dict[str, Any] = {n: getattr(self, f"_{n}") for n in ("stitching", "packing", "clustering")}
-        passes |= {"fusion": fusion, "layouts": DENSE if self.target == "interpret" else layouts}
+        passes = self._passes_for(layouts)
         if self._tuned and len(fixed) == len(at):
             return build_tuned(graph, fixed, target=self.target, options=self.options, **passes)
         return build(graph, fixed, target=self.target, options=self.options, **passes, at=at)
+
+    def _passes_for(self, layouts: Layouts) -> dict[str, Any]:
+        """The passes, for arguments of these layouts."""
+        passes = self._passes() | {"layouts": DENSE if self.target == "interpret" else layouts}
+        if self._fusion is not None and layouts.strided:
+            passes["fusion"] = replace(self._fusion, strided=tuple(sorted(layouts.strided)))
+        return passes
 
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
         dtypes: dict[str, DType] = {}

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # --- kernels at some sizes --------------------------------------------------------------------------------
 
 
-def _at(kernels: KernelGraph, sizes: Mapping[str, int]) -> KernelGraph:
+def kernels_at(kernels: KernelGraph, sizes: Mapping[str, int]) -> KernelGraph:
     """Kernels with the values of sizes that are open."""
     values: dict[str, IndexExpr] = {n: IConst(v) for n, v in sizes.items() if n in kernels.graph.sizes}
     known = {n: v for n, v in sizes.items() if n in values}
@@ -261,7 +261,7 @@ class Kernels:
         value, ArgumentError PF414 for a device that they are not made for, ToolchainError PF725 for one that
         is not in the table.
         """
-        known = _at(self.ir, sizes or {})
+        known = kernels_at(self.ir, sizes or {})
         if known.graph.sizes:
             names = ", ".join(known.graph.sizes)
             hint = "give them to specialize(), or estimate(sizes={...})"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from polyfuse.cost.open_gain import OpenGain
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.driver.pipeline import Built
@@ -242,6 +243,8 @@ def _divisors(s: Statement) -> list[IndexExpr]:
 MOST_OPEN = 4
 """Variants with open sizes of one family; after that as many again that are for rows of any length, and then
 kernels for each choice of sizes."""
+MOST_GAINS = 64
+"""Choices of sizes of which a family knows what kernels of their own would gain."""
 MOST_CHOICES = 2
 """Choices of open sizes that follow from those that have had a second value; after that all are open that can
 be, so that sizes that vary one after the other cost no compilation each."""
@@ -253,6 +256,8 @@ class Variant:
 
     region: Region
     built: Built = field(repr=False)
+    why: str = field(default="", repr=False)
+    """Why it was made beside one with open sizes: what is gained."""
 
     @property
     def fixed(self) -> Mapping[str, int]:
@@ -289,6 +294,8 @@ class Family:
     variants: list[Variant] = field(default_factory=list)
     refused: dict[tuple[str, ...], str] = field(default_factory=dict)
     """Sizes that could not be open together, and why."""
+    gains: dict[tuple[tuple[str, int], ...], OpenGain] = field(default_factory=dict)
+    """What kernels of their own would gain at sizes that are called often."""
     _first: dict[str, int] = field(default_factory=dict)
     _varied: set[str] = field(default_factory=set)
 
@@ -310,7 +317,23 @@ class Family:
         return found.at(sizes)
 
     def _of_its_own(self, sizes: Mapping[str, int], make: Make) -> Variant:
-        return Variant(Region(dict(sizes)), make(self.graph, sizes, sizes))
+        gain = self.gains.get(tuple(sizes.items()))
+        why = "it is called often" if gain is None else str(gain)
+        return Variant(
+            Region(dict(sizes)), make(self.graph, sizes, sizes), why if self._has_open(sizes) else ""
+        )
+
+    def _has_open(self, sizes: Mapping[str, int]) -> bool:
+        return any(v.open and v.region.has(sizes) for v in self.variants)
+
+    def gain(self, sizes: Mapping[str, int], find: Callable[[], OpenGain]) -> OpenGain:
+        """What kernels of their own would gain at these sizes: found once, and kept of the sizes looked at
+        last."""
+        key = tuple(sizes.items())
+        found = self.gains[key] = self.gains.get(key) or find()
+        if len(self.gains) > MOST_GAINS:
+            del self.gains[next(iter(self.gains))]
+        return found
 
     def forget(self, sizes: Mapping[str, int]) -> None:
         """Leave out what was compiled for these sizes alone."""
@@ -325,6 +348,9 @@ class Family:
             Decision("variant", str(k), v is chosen, f"{v}{': sizes are parameters' if v.open else ''}")
             for k, v in enumerate(self.variants)
         ]
+        if (gain := self.gains.get(tuple(sizes.items()))) is not None:
+            own = chosen is not None and not chosen.open
+            lines.append(Decision("specialise", str(Region(dict(sizes))), own, str(gain)))
         for names, why in self.refused.items():
             lines.append(Decision("open", ", ".join(names), False, why))
         return tuple(lines)

@@ -401,12 +401,40 @@ def build(
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given.
 
     Sizes that are not known stay open in the kernels; `at` has their values for what is loaded."""
+    made = compilation(
+        graph,
+        sizes,
+        target=target,
+        fusion=fusion,
+        stitching=stitching,
+        packing=packing,
+        clustering=clustering,
+        options=options,
+        layouts=layouts,
+        knobs=knobs,
+    )
+    return run(made, at)
+
+
+def compilation(
+    graph: TensorGraph,
+    sizes: Mapping[str, int],
+    *,
+    target: str,
+    fusion: LoopFusion | None,
+    stitching: Stitching | None,
+    packing: Packing | None,
+    clustering: Clustering | None,
+    options: Options,
+    layouts: Layouts = DENSE,
+    knobs: CpuKnobs | None = None,
+) -> Compilation:
+    """What `build` does, not done yet."""
     cut, usual = clustering_of(clustering, options), knobs_for(target, options)
     if knobs is not None:
         off = knobs.disabled or usual.disabled
         usual = replace(knobs, core=knobs.core or usual.core, disabled=off)
-    made = Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, usual)
-    return run(made, at)
+    return Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, usual)
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:

@@ -10,6 +10,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from programs import random_program
 from thinned import thinned
 
 import polyfuse as pf
+from polyfuse.cost.open_gain import OpenGain
 from polyfuse.driver import background, compiled
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
@@ -107,19 +110,75 @@ def test_kernels_with_open_sizes_run_shapes_whose_own_come_later(gate: threading
 def test_a_shape_that_is_called_often_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "EVERY", 2)
     monkeypatch.setattr(background, "OFTEN", 3)
-    f = pf.compile(ROWS, sizes="open", compile="async", threads=1)
+    f = pf.compile(ROWS, sizes="open", compile="async", threads=1, specialise="often")
     f(grid(3, 5))
     until(lambda: bool(f.variants))
     for _ in range(20):
         np.testing.assert_array_equal(f(grid(6, 7)), rows(grid(6, 7)))
     until(lambda: len(f.variants) == 2)
     assert dict(f.variants[0].fixed) == {"T": 6, "H": 7} and not f.variants[0].open
+    assert f.variants[0].why == "it is called often"
     until(lambda: not f._pending._found)
     f(grid(6, 7))
     assert not f._instances[f._key({"x": grid(6, 7)})].built.executable.plan.sizes  # type: ignore[union-attr]
     for shape in ((6, 7), (6, 8)):
         np.testing.assert_array_equal(f(grid(*shape)), rows(grid(*shape)))
         assert f._short.call((grid(*shape),)) is not NotImplemented
+
+
+@pytest.mark.parametrize("calls", [12, inf])
+def test_it_has_them_when_by_the_model_so_many_calls_repay_it(
+    calls: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "EVERY", 2)
+    monkeypatch.setattr(background, "OFTEN", 3)
+    gain = OpenGain(3e-6, 1e-6, 2e-6 * calls if calls < inf else 1.0, ("stream",))
+    gain = gain if calls < inf else replace(gain, fixed_s=3e-6)
+    asked: list[object] = []
+    monkeypatch.setattr(compiled, "gain_at", lambda *about: asked.append(about) or gain)
+    f = pf.compile(ROWS, sizes="open", compile="async", threads=1)
+    f(grid(3, 5))
+    until(lambda: bool(f.variants))
+    for _ in range(10):
+        f(grid(6, 7))
+        until(lambda: not f._pending._found)
+    assert len(f.variants) == 1 and len(asked) == 1
+    assert f"- specialise T = 6, H = 7: {gain}" in f.explain(grid(6, 7))
+    for _ in range(6):
+        f(grid(6, 7))
+        until(lambda: not f._pending._found)
+    assert len(asked) == 1
+    if calls < inf:
+        assert f.variants[0].why == str(gain) and not f.variants[1].why
+        assert f"+ specialise T = 6, H = 7: {gain}" in f.explain(grid(6, 7))
+    else:
+        assert len(f.variants) == 1
+    np.testing.assert_array_equal(f(grid(6, 7)), rows(grid(6, 7)))
+
+
+def test_never_means_that_calls_are_not_counted() -> None:
+    assert pf.compile(ROWS, compile="async", specialise="never")._frequent is None
+    assert pf.compile(ROWS)._frequent is None  # no thread that nobody asked for
+    with pytest.raises(pf.ArgumentError, match="PF490"):
+        pf.compile(ROWS, specialise="always")  # type: ignore[arg-type]
+
+
+@pytest.mark.machine("zen3")
+def test_what_is_gained_follows_from_decisions_at_the_sizes() -> None:
+    """Rows beyond the caches are streamed, and means and variances of rows found in one pass."""
+    f = pf.compile(pf.stdlib, "layer_norm", sizes="open", threads=2)
+    x = np.ones((3, 5), np.float32)
+    f(x, x[0], x[0])
+    (variant,) = f.variants
+    about = variant.built.compilation
+
+    def gain(rows: int, length: int) -> OpenGain:
+        fixed = dict(zip(variant.open, (rows, length), strict=True))
+        return background.gain_at(variant.built, replace(about, sizes=fixed))
+
+    large, small = gain(1 << 16, 1024), gain(64, 128)
+    assert {"stream", "online"} <= set(large.left) and large.calls < 1000
+    assert not small.left and small.calls == inf
 
 
 def test_a_failure_is_told_once_and_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
