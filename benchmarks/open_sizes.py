@@ -1,10 +1,14 @@
 """Calls at many shapes: `python -m benchmarks.open_sizes [--shapes N] [--seed S] [--only NAME] [--write]`.
+`--workloads` compares kernels of the public workloads that have all sizes open with those that know them.
 
 Each operator is called once at each of N random shapes (B, T), in a process of its own for each contender:
 ours with `sizes="auto"` and with sizes that are fixed, `torch.compile(dynamic=True)` and `jax.jit`, where
 these libraries are there.  A call that takes much longer than a second one at the same shape has waited for a
 compiler.  A row has compilations, seconds stalled, and the median time of calls at some of the shapes, each
 after a first one, beside ours with fixed sizes.
+
+Each case of the workloads is measured in a process of its own: calls of both forms in turns, the median of
+each.
 """
 
 from __future__ import annotations
@@ -27,14 +31,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import write_measured
+from benchmarks.workload import select
 
 Array = np.ndarray[Any, Any]
 Arguments = tuple[Array, ...]
 CONTENDERS = {"auto": "polyfuse", "fixed": "polyfuse", "torch.compile": "torch", "jax.jit": "jax"}
 """The package of each."""
+OPEN = "workload"
+"""What compares the forms of a workload."""
 CLEAR = 1e-3
 """Seconds that a first call takes longer than a second one before it counts as stalled."""
 TIMED = MOST_FIXED = 20
+LEAST_S, TURNS, WORKLOAD_S = 1e-4, (5, 200), 0.8
+"""Seconds of a turn at least, turns at least and at most, and seconds of all turns of a workload, about."""
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "open_sizes.md"
 
 
@@ -230,6 +239,61 @@ def _seconds(one: Contender, given: tuple[Any, ...]) -> float:
     return time.perf_counter() - start
 
 
+# --- a workload, in a process of its own ------------------------------------------------------------------
+
+
+def compared(case: str, threads: int) -> dict[str, Any]:
+    """Seconds of calls of a case of the workloads, with all sizes open and with fixed ones, by turns."""
+    import polyfuse as pf
+
+    ((w, _),) = select([case])
+    given, options = w.inputs(w.sizes(case)), pf.Options(threads=threads, progress=False)
+    usual = pf.compile(w.parse(), w.name, sizes="fixed", options=options)
+    forms = {"open": pf.compile(w.parse(), w.name, sizes="open", options=options), "fixed": usual}
+    seconds = {s: _turn(f, given, 1) and _turn(f, given, 1) for s, f in forms.items()}
+    count = max(1, round(LEAST_S / seconds["fixed"]))
+    fewest, most = TURNS
+    turns = round(WORKLOAD_S / (count * sum(seconds.values())))
+    times: dict[str, list[float]] = {s: [] for s in forms}
+    for _ in range(min(most, max(fewest, turns))):
+        for s, f in forms.items():
+            times[s].append(_turn(f, given, count))
+    variant = str(forms["open"].variants[0])
+    return {"variant": variant, **{s: statistics.median(t) for s, t in times.items()}}
+
+
+def _turn(f: Callable[..., Any], given: Mapping[str, Any], count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        f(**given)
+    return (time.perf_counter() - start) / count
+
+
+def workload_cases() -> list[str]:
+    """All public cases, by name."""
+    return [case for _, case in select([])]
+
+
+def workload_table(found: Mapping[str, dict[str, Any] | None], threads: int) -> str:
+    """A table in Markdown, the slowest first, with the geometric mean."""
+    rows = sorted((x["open"] / x["fixed"], n, x) for n, x in found.items() if x is not None)[::-1]
+    mean = statistics.geometric_mean(r for r, *_ in rows)
+    within = sum(r <= 1.15 for r, *_ in rows)
+    lines = [
+        f"{len(rows)} workloads, {_counted(threads)}, medians of calls in turns; geometric mean {mean:.2f}, "
+        f"{within} within 1.15.",
+        "",
+        "| workload | fixed, us | open, us | open / fixed |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {n} | {x['fixed'] * 1e6:.1f} | {x['open'] * 1e6:.1f} | {r:.2f} |" for r, n, x in rows]
+    return "\n".join(lines)
+
+
+def _counted(threads: int) -> str:
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
 # --- all of them ------------------------------------------------------------------------------------------
 
 
@@ -237,13 +301,21 @@ def in_process(name: str, case: str, args: argparse.Namespace) -> dict[str, Any]
     """What a contender took, None where its library is not there or it fails."""
     if importlib.util.find_spec(CONTENDERS[name]) is None:
         return None
-    command = [sys.executable, "-m", "benchmarks.open_sizes", "--contender", name, "--only", case]
-    command += ["--shapes", str(args.shapes), "--seed", str(args.seed), "--threads", str(args.threads)]
+    return _alone(["--contender", name, "--only", case, *_settings(args)])
+
+
+def _settings(args: argparse.Namespace) -> list[str]:
+    return ["--shapes", str(args.shapes), "--seed", str(args.seed), "--threads", str(args.threads)]
+
+
+def _alone(options: list[str]) -> dict[str, Any] | None:
+    """What this program prints with such options, in a process that knows nothing; None if it fails."""
+    command = [sys.executable, "-m", "benchmarks.open_sizes", *options]
     with tempfile.TemporaryDirectory() as empty:  # nothing was compiled before
         env = {**os.environ, "POLYFUSE_CACHE_DIR": empty, "TORCHINDUCTOR_CACHE_DIR": empty}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     if done.returncode:
-        print(f"{case}: {name} failed", file=sys.stderr)
+        print(f"{' '.join(options)} failed", file=sys.stderr)
         return None
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -256,31 +328,46 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shapes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--only", nargs="*", choices=[*CASES, *workload_cases()], metavar="NAME")
+    parser.add_argument("--workloads", action="store_true", help="the public workloads, open beside fixed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
-    parser.add_argument("--contender", choices=list(CONTENDERS), help=argparse.SUPPRESS)
+    parser.add_argument("--contender", choices=[*CONTENDERS, OPEN], help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    shapes = shapes_of(args.shapes, args.seed)
     if args.contender:
-        print(json.dumps(measured(args.contender, CASES[args.only[0]], shapes, args.threads)))
+        print(json.dumps(_as_contender(args)))
         return 0
-    found = {case: {n: in_process(n, case, args) for n in CONTENDERS} for case in args.only}
-    text = table(found, args)
+    found: dict[str, Any]
+    if args.workloads:
+        found = {
+            n: _alone(["--contender", OPEN, "--only", n, *_settings(args)])
+            for n in args.only or workload_cases()
+        }
+        text = workload_table(found, args.threads)
+    else:
+        found = {case: {n: in_process(n, case, args) for n in CONTENDERS} for case in args.only or CASES}
+        text = table(found, args)
     print(text)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.write:
-        write_measured(PAGE, text)
+        write_measured(PAGE, text, "workloads" if args.workloads else "")
     return 0
+
+
+def _as_contender(args: argparse.Namespace) -> dict[str, Any]:
+    """What this process is for, where another one has begun it."""
+    (name,) = args.only
+    if args.contender == OPEN:
+        return compared(name, args.threads)
+    return measured(args.contender, CASES[name], shapes_of(args.shapes, args.seed), args.threads)
 
 
 def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argparse.Namespace) -> str:
     """A table in Markdown."""
-    threads = f"{args.threads} thread{'s' if args.threads > 1 else ''}"
     lines = [
-        f"{args.shapes} shapes of seed {args.seed}, {threads}; `fixed`, and times of calls, at "
-        f"{MOST_FIXED} of them. `auto` and `fixed` are ours.",
+        f"{args.shapes} shapes of seed {args.seed}, {_counted(args.threads)}; `fixed`, and times of calls, "
+        f"at {MOST_FIXED} of them. `auto` and `fixed` are ours.",
         "",
         "| operator | contender | compilations | seconds stalled | microseconds a call | of fixed |",
         "|---|---|---|---|---|---|",
