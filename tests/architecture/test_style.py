@@ -37,6 +37,7 @@ SHORT = {
     "polyfuse.codegen.function": "the form that functions have between passes",
     "polyfuse.codegen.math.conversions": "names of the prelude, for passes that do not print it",
     "polyfuse.codegen.math.headers": "the only reader of header files",
+    "polyfuse.cost.open_gain": "one question of the cost model, with its table",
     "polyfuse.cost.machines": "one case for each target, imported by all of cost",
     "polyfuse.cost.speed_of_light": "the estimate above the times of both targets",
     "polyfuse.ir.quarter_floats": "one rounding, for all; `ir.dtypes` loads no NumPy",
