@@ -321,7 +321,7 @@ def random_dropout(x: Array, seed: int, stream: int = 0, p: float = 0.5) -> Arra
 for _s in SHAPES:
     add("random_dropout", random_dropout, x=normal(*_s), seed=np.uint64(2**64 - 3),
         stream=np.uint64(2**33), p=0.25)  # fmt: skip
-add("random_dropout", random_dropout, dtypes=("f16", "bf16"), x=normal(3, 5), seed=np.uint64(1))
+add("random_dropout", random_dropout, dtypes=("f32", "f16", "bf16"), x=normal(3, 5), seed=np.uint64(1))
 for _s in SHAPES:
     add("dropout", dropout, x=normal(*_s), keep=coin(*_s))
 for _l in LEADS:

@@ -207,7 +207,7 @@ class BlockEvaluator:
             if self._any(self._waiting_excused(bad), active):
                 what = f"{format_expr(args[0])}: not in {within_text(e)}"
                 self.fail("PF450", what, e.span, bad, active, value)
-        return apply_op(op, vals, args[0].dtype, dtype)
+        return apply_op(op, vals, args[0].dtype, dtype, _is_number(args[-1]))
 
     def _select(self, e: Select, active: Active) -> Val:
         cond = self.expr(e.cond, active)
@@ -358,6 +358,17 @@ class BlockEvaluator:
         got = "" if value is None else f", index is {np.broadcast_to(value, wrong.shape)[place]}"
         kind = DslError if code.startswith("PF3") else ArgumentError
         raise kind(what + (f" (for {point}{got})" if point else got), code=code, span=span)
+
+
+def _is_number(e: Expr) -> bool:
+    """Is it a number of the program?"""
+    match e:
+        case Const() | IndexValue(IConst()):
+            return True
+        case Cast(arg):
+            return _is_number(arg)
+        case _:
+            return False
 
 
 _INDEX_OPS: dict[str, Any] = {sign: getattr(np, OPS[name].numpy) for name, sign in INDEX.items()}

@@ -64,14 +64,14 @@ def _mul(x: Val, y: Val, t: DType) -> Val:
     return rounded(x.v * y.v, e, t, (x.e, y.e), exact_if_held=True, nonneg=nonneg)
 
 
-def _div(x: Val, y: Val, t: DType) -> Val:
+def _div(x: Val, y: Val, t: DType, known: bool = True) -> Val:
     q = x.v / y.v
     nonneg = x.nonneg and y.nonneg
     size = np.abs(y.v)
     if is_exact(y.e):
         e = x.e if is_exact(x.e) else x.e / size
-        power_of_two = y.v.size == 1 and bool(np.abs(np.frexp(y.v)[0]).flat[0] == 0.5)
-        return rounded(q, e, t, (x.e, y.e), exact_if_held=power_of_two, nonneg=nonneg)
+        exact = known and y.v.size == 1 and bool(np.abs(np.frexp(y.v)[0]).flat[0] == 0.5)
+        return rounded(q, e, t, (x.e, y.e), exact_if_held=exact, nonneg=nonneg)
     e = join(np.abs(q) * y.e, x.e) / np.maximum(size - y.e, 0.0)
     return rounded(q, e, t, (x.e, y.e, np.where(_crosses(y), np.inf, 0.0)), nonneg=nonneg)
 
@@ -119,11 +119,11 @@ def _mod(x: Val, y: Val, t: DType) -> Val:
     return rounded(remainder(x.v, y.v), e, t, (x.e, y.e, whole.e), magnitude=size)
 
 
-def _pow(x: Val, y: Val, t: DType) -> Val:
+def _pow(x: Val, y: Val, t: DType, known: bool) -> Val:
     n = float(y.v.flat[0]) if y.v.size == 1 and is_exact(y.e) else math.nan
-    if n == 2.0:
+    if known and n == 2.0:
         return _mul(x, x, t)
-    if n == 1.0:
+    if known and n == 1.0:
         return x
     f = power(x.v, y.v)
     size, ex, ey = np.abs(x.v), np.asarray(x.e), np.asarray(y.e)
@@ -449,9 +449,11 @@ UNARY_FLOAT: dict[str, Callable[[Val, DType], Val]] = {
     **{f"bits_{t}": _short_bits(t) for t in (F16, *QUARTERS)},
 }  # fmt: skip
 BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "floordiv": _floor_divide, "mod": _mod,
-    "pow": _pow, "min": _min, "max": _max, "atan2": _atan2, "hypot": _hypot, "fmod": _fmod,
+    "add": _add, "sub": _sub, "mul": _mul, "floordiv": _floor_divide, "mod": _mod,
+    "min": _min, "max": _max, "atan2": _atan2, "hypot": _hypot, "fmod": _fmod,
 }  # fmt: skip
+# Exact for some second operands, if these are numbers of the program: compiled code knows no others.
+BY_NUMBERS: dict[str, Callable[[Val, Val, DType, bool], Val]] = {"div": _div, "pow": _pow}
 COMPARISONS: dict[str, Callable[[Val, Val, DType], Val]] = {
     **{name: compare(getattr(np, OPS[name].numpy)) for name in NEGATED},
     "and": _and,
@@ -474,8 +476,9 @@ INTEGER: dict[str, Callable[..., Val]] = {
 }  # fmt: skip
 
 
-def apply_op(op: str, args: tuple[Val, ...], operand: DType, result: DType) -> Val:
-    """One operation of `ir.ops.OPS` on operands of type `operand`."""
+def apply_op(op: str, args: tuple[Val, ...], operand: DType, result: DType, known: bool = False) -> Val:
+    """One operation of `ir.ops.OPS` on operands of type `operand`; `known`: the last one is a number of the
+    program."""
     if op == "not":
         return _not(args[0], result)
     if op in COMPARISONS:
@@ -483,6 +486,8 @@ def apply_op(op: str, args: tuple[Val, ...], operand: DType, result: DType) -> V
     if operand.is_float:
         if len(args) == 1:
             return UNARY_FLOAT[op](args[0], result)
+        if op in BY_NUMBERS:
+            return BY_NUMBERS[op](args[0], args[1], result, known)
         return BINARY_FLOAT[op](args[0], args[1], result)
     if operand.is_bool and op in ("min", "max"):
         return (_and if op == "min" else _or)(args[0], args[1], result)

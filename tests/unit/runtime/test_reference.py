@@ -115,6 +115,18 @@ def test_power() -> None:
     assert not got.undecided.any()
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("name", ["div", "pow"])
+def test_only_numbers_of_the_program_make_quotients_and_powers_exact(name: str, n: int) -> None:
+    """What data is known to code that runs; it divides by approximate reciprocals, however few there are."""
+    x = np.full(n, 1.5, np.float32)
+    of_data = map_two(name, x, np.full(n, 2.0, np.float32))
+    assert (of_data.bound > 1e-7).all() and agrees(np.nextafter(of_data.value.astype("f4"), 9), of_data, F32)
+    for two in (const(2.0, F32), cast(const(2, I32), F32)):
+        known = run(elementwise(op(name, read("x", i), two)), {"N": n}, x=x, z=x)["y"]
+        assert (known.bound == 0).all() and (known.value == of_data.value).all()
+
+
 def test_erf_is_accurate() -> None:
     x = np.concatenate([np.linspace(-7, 7, 40001), [1e-300, 1e-9, 0.84375, 1.25, 6.0]])
     np.testing.assert_allclose(erf(x), scipy.special.erf(x), rtol=1e-15)
