@@ -13,17 +13,19 @@ workers share rows by what data says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
 from polyfuse.codegen.analysis.trip_count import is_open_row
 from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.index_expr import IConst, IndexExpr, ISize
-from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, IVar, evaluate, sizes
+from polyfuse.ir.kernel import Buffer, Kernel, Scope, instances, tree
 from polyfuse.ir.linear import of_size, size_ranges
 from polyfuse.ir.loop_ir import For, nodes_of
-from polyfuse.ir.tensor_graph import Constraint
+from polyfuse.ir.schedule_tree import Band, Coordinate, Sequence, Tree
+from polyfuse.ir.tensor_graph import Constraint, IterDim, Statement
 
 
 def by_rows(kernel: Kernel) -> tuple[tuple[int | None, Kernel], ...]:
@@ -42,11 +44,32 @@ def by_rows(kernel: Kernel) -> tuple[tuple[int | None, Kernel], ...]:
 
 
 def row_size(kernel: Kernel) -> str | None:
-    """The open size that says how long rows are, if there is one."""
+    """The open size that says how long rows are, if there is one; of several that of loops of lanes with the
+    most to do."""
     ranges = size_ranges(kernel.graph)
     known = [n for n in kernel.graph.sizes if of_size(n) in ranges]
     found = [n for n in known if ranges[of_size(n)][1] <= FITTED.open_rows_longest]
-    return found[0] if len(found) == 1 else None
+    if len(found) < 2:
+        return found[0] if found else None
+    usual = dict.fromkeys(kernel.graph.sizes, FITTED.open_rows_longest)
+    done = dict.fromkeys(found, 0)
+    for s, dim in _in_lanes(kernel, tree(kernel)):
+        for n in {*sizes(dim.upper)} & {*found}:
+            done[n] += evaluate(instances(s), usual)
+    return max(found, key=lambda n: done[n])
+
+
+def _in_lanes(kernel: Kernel, node: Tree) -> Iterator[tuple[Statement, IterDim]]:
+    """The statements in loops of lanes, each with the dim that these run over."""
+    match node:
+        case Sequence(children):
+            for c in children:
+                yield from _in_lanes(kernel, c)
+        case Band(members, child):
+            for n, e in (x for m in members if m.coordinate is Coordinate.VECTOR for x in m.exprs):
+                s = kernel.graph.statement(n)
+                yield from ((s, d) for d in s.dims if e == IVar(d.name))
+            yield from _in_lanes(kernel, child)
 
 
 def _bounded(kernel: Kernel, size: str, low: int, high: int) -> Kernel:

@@ -57,6 +57,7 @@ from polyfuse.layers.mapping.nests import (
     dim_of,
     has_band,
     is_free,
+    longest_of,
     racing,
     side_by_side,
     span_of,
@@ -187,8 +188,9 @@ def distribute_totals(graph: TensorGraph, tree: Band, decisions: list[Decision])
         return tree
     alone = [sequence([*parts[:nests]]), sequence([*parts[nests:]])]
     loops = [loop.restricted(frozenset(statements(part))) for part in alone]
-    trips = [trip_of(graph, m) or 0 for m in loops]
-    if not all(FEWEST_LANES <= t <= FITTED.fission_totals_most_totals for t in trips):
+    trips = [longest_of(graph, m) or 0 for m in loops]
+    most = FITTED.open_rows_longest if graph.sizes else FITTED.fission_totals_most_totals
+    if not all(FEWEST_LANES <= t <= most for t in trips):
         return tree
     names = ", ".join(statements(alone[1]))
     decisions.append(Decision("fission", names, True, "in lanes, after all of the totals that they need"))
@@ -531,9 +533,10 @@ def _along_memory(
     best = best_of(graph, free, names, passed)
     if best is None or last not in inner:
         return members
-    trip = trip_of(graph, best)
-    if trip is None or not better(graph, best, (last,), names, passed):
+    trip, most = trip_of(graph, best), longest_of(graph, best)
+    if most is None or not better(graph, best, (last,), names, passed):
         return members
-    kept = trip > FITTED.mapping_longest_sunk and not is_free(graph, last, names)
+    longest = FITTED.open_rows_longest if trip is None else FITTED.mapping_longest_sunk
+    kept = most > longest and not is_free(graph, last, names)
     strip = (strips(best, loop_order.sunk_strip(trip, threads)),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

@@ -13,10 +13,10 @@ from math import gcd, prod
 from polyfuse.cost.extents import extents
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.data_ranges import divided
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, evaluate, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Owners
 from polyfuse.ir.kernel import work as work_of
-from polyfuse.ir.linear import Linear, flat, linear
+from polyfuse.ir.linear import Linear, flat, interval, linear, size_ranges
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -124,6 +124,14 @@ def trip_of(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim with constant bounds, else None."""
     span = span_of(graph, m)
     return None if span is None else len(span)
+
+
+def longest_of(graph: TensorGraph, m: Member) -> int | None:
+    """Iterations of a loop that is a plain dim, at most in the region of open sizes; None where data says."""
+    dims = [dim_of(graph.statement(n), e.name) if isinstance(e, IVar) else None for n, e in m.exprs]
+    ranges = size_ranges(graph)
+    found = [interval(binary("-", d.upper, d.lower), ranges) if d is not None else None for d in dims]
+    return max((f[1] for f in found if f), default=None) if all(found) else None
 
 
 def most_trips(graph: TensorGraph, m: Member) -> int | None:

@@ -96,7 +96,7 @@ def _at_once(
     if common is None:
         return None
     trip = trip_of(loop)
-    sums = _Sums(kernel, common, loop.var, numbers)
+    sums = RowSums(kernel, common, loop.var, numbers)
     found = at_once(kernel, sums.redirected(loop.body), own, knobs, common)
     if found is None or (trip is not None and trip < found.rows):
         return None
@@ -112,7 +112,7 @@ def _at_once(
 
 
 @dataclass(slots=True)
-class _Sums:
+class RowSums:
     """Sums of vectors that all rows add to, in arrays around the loop: there the rest of a row needs no
     masks.  What is stored under one is not there soon enough for the next row."""
 
@@ -120,6 +120,7 @@ class _Sums:
     common: Set[str]
     row: str
     numbers: Iterator[int]
+    name: str = "sums"
     before: list[Node] = field(default_factory=list)
     after: list[Node] = field(default_factory=list)
 
@@ -143,7 +144,7 @@ class _Sums:
         dtype = n.value.dtype
         if dtype not in DTYPES or most * dtype.bytes > FITTED.batched_loops_most_sums:
             return n
-        name = f"%sums{next(self.numbers)}"
+        name = f"%{self.name}{next(self.numbers)}"
         place = (binary("-", IVar(loop.var), loop.lower),)
         plain = replace(loop, lanes=())
         zero = Const(identity(n.op, dtype), dtype)

@@ -16,33 +16,45 @@ scalars, unless there are several terms.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import strides_of
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, held_row
-from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.analysis.trip_count import is_open_row, longest, most_trips, trip_of
 from polyfuse.codegen.passes import missed
+from polyfuse.codegen.transforms.unroll_and_jam.batched_loops import RowSums
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import L1_WAY, Core, CpuKnobs
 from polyfuse.ir.index_expr import evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Declare, For, Update, values_of
+from polyfuse.ir.loop_ir import Declare, For, Update, nodes_of, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 
 
 def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
-    inner = _sums(loop) if loop.of_data else None
-    if inner is not None and held_row(loop, inner, {b.tensor: b.dtype for b in kernel.buffers}, knobs.on):
+    inner = _sums(loop)
+    if loop.of_data and inner is not None and held_row(loop, inner, {b.tensor: b.dtype for b in kernel.buffers}, knobs.on):
         return None  # by codegen.transforms.unroll_and_jam.strip_accumulators
-    if _fits(loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
+    if inner is not None and _fits(kernel, loop) and is_open_row(kernel, inner):
+        return _apart(kernel, loop)
+    if _fits(kernel, loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
         return Jam(FITTED.jam_reductions_together, loop.body, _join)
     if _far(kernel, loop):
         return Jam(FITTED.jam_reductions_far_together, loop.body, _join)
     _tell(loop)
     return None
+
+
+def _apart(kernel: Kernel, loop: For) -> Jam:
+    """The jam of a loop over rows of open length: their sums are in arrays around it, which need no masks."""
+    targets = frozenset(n.buffer for n in nodes_of(loop.body) if isinstance(n, Update))
+    sums = RowSums(kernel, targets, loop.var, itertools.count(), "totals")
+    body = sums.redirected(loop.body)
+    return Jam(FITTED.jam_reductions_together, body, _join, around=(tuple(sums.before), tuple(sums.after)))
 
 
 def _tell(loop: For) -> None:
@@ -61,16 +73,21 @@ def _join(loop: For) -> Join:
 REDUCTIONS = LoopRule("reductions", "a row of totals gets several terms at a time", _matches)
 
 
-def _fits(loop: For) -> bool:
+def _fits(kernel: Kernel, loop: For) -> bool:
     """A loop over nothing but scalars and one vector loop of sums in a short row?"""
-    if (most_trips(loop) or 0) < 2 * FITTED.jam_reductions_together:
+    if (_most(kernel, loop) or 0) < 2 * FITTED.jam_reductions_together:
         return False
     inner = _sums(loop)
-    trip = None if inner is None else trip_of(inner)
+    trip = None if inner is None else longest(kernel, inner) if is_open_row(kernel, inner) else trip_of(inner)
     extremes = inner is not None and any(isinstance(n, Update) and n.op in EXTREMES for n in inner.body)
     return trip is not None and trip <= (
         FITTED.jam_reductions_longest_extremes if extremes else FITTED.jam_reductions_longest
     )
+
+
+def _most(kernel: Kernel, loop: For) -> int | None:
+    """How often a loop runs at most, by its bounds or by the region of open sizes."""
+    return longest(kernel, loop) if is_open_row(kernel, loop) else most_trips(loop)
 
 
 def _one_row(loop: For) -> bool:

@@ -30,7 +30,8 @@ from polyfuse.ir.loop_ir import Block, Delinearize, For, Node, map_outermost
 class Jam:
     """What a rule finds: `factor` copies of a body, their loops joined like this.
 
-    tail: what is done for an iteration that is left, in place of the body.  rows: so many rows are computed
+    tail: what is done for an iteration that is left, in place of the body.  around: what is done before and
+    after all of them.  rows: so many rows are computed
     at a time in all (`Function.jammed`), in place of the factor.
     """
 
@@ -39,6 +40,7 @@ class Jam:
     joins: Joins
     tail: Block | None = None
     rows: int | None = None
+    around: tuple[Block, Block] = ((), ())
 
     @property
     def alone(self) -> Block:
@@ -49,7 +51,8 @@ class Jam:
 def jammed(loop: For, jam: Jam) -> list[Node]:
     """So many iterations of a loop at a time, and what is left one by one."""
     woven = weave(copies(loop, jam.body, jam.factor), jam.joins)
-    return in_steps(replace(loop, body=jam.alone), woven, jam.factor)
+    before, after = jam.around
+    return [*before, *in_steps(replace(loop, body=jam.alone), woven, jam.factor), *after]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class LoopRule:
                 missed((loop,), "iterations may need one another")
                 return None
             rows.append(jam.factor if jam.rows is None else jam.rows)
-            return jammed(loop, jam)
+            nodes = jammed(loop, jam)
+            return copy_of(tuple(nodes), f"nest{len(rows)}", {}) if any(jam.around) else nodes
 
         changed = map_outermost(block, change)
         return (changed, max(rows)) if rows else (block, 1)
