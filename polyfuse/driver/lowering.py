@@ -124,10 +124,10 @@ def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decisi
 
 def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[Decision, ...]]:
     """The graph with reductions of a row in one pass over memory, where layer II finds that this pays."""
-    if passes.stitching is None or graph.sizes:
+    if passes.stitching is None:
         return graph, ()
     found: list[Decision] = []
-    if passes.fusion is not None and passes.fusion.collapse:  # some elements of a row are of one dim then
+    if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:  # some elements of a row are of one dim then
         graph = collapse(graph, found, frozenset(passes.fusion.strided))
     made = online_forms(graph, passes.target, found, wanted=passes.stitching.online)
     return made, tuple(found)

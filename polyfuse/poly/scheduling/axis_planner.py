@@ -21,9 +21,9 @@ from typing import TypeVar
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.functions import has_function
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.schedule_tree import HEAD, Band, Leaf, Member, Tree, sequence
-from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
+from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.scheduling.axes import Axes, Dim, Edge, find_axes, offset, plain
 
 Node = TypeVar("Node", bound=Hashable)
@@ -56,6 +56,18 @@ def _distinct(edges: Iterable[Edge]) -> tuple[Edge, ...]:
         places = (tuple(map(offset, e.written)), tuple(map(offset, e.read)))
         found.setdefault((e.source, e.sink, places), e)
     return tuple(found.values())
+
+
+OPEN = 1024
+"""What a size that is open is taken for, where lengths are compared."""
+
+
+def _trip(d: IterDim) -> int | None:
+    """How long the range of a dim is, by sizes alone; None where other dims or data say."""
+    if variables(d.lower) or variables(d.upper):
+        return None
+    trip = binary("-", d.upper, d.lower)
+    return evaluate(trip, dict.fromkeys(sizes(trip), OPEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +213,9 @@ class _Planner:
         for n in names:
             for d in self.statement[n].dims:
                 axis = self.axes.axis(n, d.name)
-                if axis not in used and isinstance(d.lower, IConst) and isinstance(d.upper, IConst):
-                    trips.setdefault(axis, {})[n] = d.upper.value - d.lower.value
+                trip = None if axis in used else _trip(d)
+                if trip is not None:
+                    trips.setdefault(axis, {})[n] = trip
         return frozenset(n for t in trips.values() for n, trip in t.items() if trip * HEAD < max(t.values()))
 
     def _share(

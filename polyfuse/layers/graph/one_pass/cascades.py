@@ -12,11 +12,10 @@ Two forms of the terms allow it, whatever u is:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, product, substitute, variables
 from polyfuse.ir.tensor_graph import (
     ARG_REDUCTIONS,
     EXPR_TYPES,
@@ -67,7 +66,7 @@ class Unknown:
 
 
 def cascades(graph: TensorGraph) -> list[Cascade | Unknown]:
-    """All cascades of a graph at known sizes, in its order; of each second reduction the last first one."""
+    """All cascades of a graph, in its order; of each second reduction the last first one."""
     found: list[Cascade | Unknown] = []
     plain = [s for s in graph.statements if _is_plain(s)]
     after = {s.name: derived_from(graph, s.target) for s in plain}
@@ -83,7 +82,7 @@ def _is_plain(s: Statement) -> bool:
     """A reduction over a box that writes each element at plain indices."""
     if s.reduction is None or s.accumulate or s.reduction in ARG_REDUCTIONS:
         return False
-    boxed = all(isinstance(d.lower, IConst) and isinstance(d.upper, IConst) for d in s.dims)
+    boxed = not any(variables(d.lower) or variables(d.upper) for d in s.dims)
     kept = [IVar(d.name) for d in s.dims if not d.reduce]
     return boxed and sorted(map(str, s.write)) == sorted(map(str, kept))
 
@@ -226,11 +225,30 @@ def _total(e: Expr, first: Statement) -> Read | None:
 
 def _mean(graph: TensorGraph, e: Expr, first: Statement) -> Read | None:
     """The total that is divided by the number of its terms, if an expression is such a mean."""
-    count = prod(span(d)[1] - span(d)[0] for d in first.dims if d.reduce)
+    count = terms_of(first.dims)
     match in_full(graph, e):
-        case Apply("div", (Read() as total, IndexValue(IConst(n)) | Const(n))) if n == count:
+        case Apply("div", (Read() as total, IndexValue(n))) if _factors(n) == _factors(count):
+            return _total(total, first)
+        case Apply("div", (Read() as total, Const(value))) if isinstance(count, IConst) and value == count.value:
             return _total(total, first)
     return None
+
+
+def terms_of(dims: Sequence[IterDim]) -> IndexExpr:
+    """How many terms a reduction over such dims has."""
+    return product(tuple(binary("-", d.upper, d.lower) for d in dims if d.reduce))
+
+
+def _factors(e: IndexExpr) -> tuple[int, list[str]]:
+    """What a product is of, a number and the rest, however it is written."""
+    match e:
+        case IConst(value):
+            return value, []
+        case IBin("*", left, right):
+            (a, some), (b, more) = _factors(left), _factors(right)
+            return a * b, sorted([*some, *more])
+        case _:
+            return 1, [str(e)]
 
 
 def span(d: IterDim) -> tuple[int, int]:
@@ -248,11 +266,12 @@ def _as_in(first: Statement, second: Statement, read: Read) -> Expr | None:
         if not (isinstance(w, IVar) and isinstance(i, IVar) and i.name in kept):
             return None
         mine = next(d for d in first.dims if d.name == w.name)
-        if span(mine) != span(kept[i.name]) or i in env.values():
+        theirs = kept[i.name]
+        if (mine.lower, mine.upper) != (theirs.lower, theirs.upper) or i in env.values():
             return None
         env[w.name] = i
     if len(env) != len(kept):
         return None
-    theirs = [d for d in second.dims if d.reduce]
-    env |= {a.name: IVar(b.name) for a, b in zip((d for d in first.dims if d.reduce), theirs, strict=True)}
+    over = [d for d in second.dims if d.reduce]
+    env |= {a.name: IVar(b.name) for a, b in zip((d for d in first.dims if d.reduce), over, strict=True)}
     return renamed(first.expr, env)

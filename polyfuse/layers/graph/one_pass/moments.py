@@ -24,21 +24,23 @@ Source: Chan, Golub and LeVeque 1983 (shifted data, with the mean of some first 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 
 import numpy as np
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.extents import extents, instances
+from polyfuse.cost.extents import OPEN_SIZE, extents, instances
 from polyfuse.cost.operations import operations
-from polyfuse.ir.dtypes import BOOL, DType
-from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.dtypes import BOOL, I64, DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate, sizes
+from polyfuse.ir.linear import Range, interval, of_size, size_ranges
 from polyfuse.ir.tensor_graph import (
     Apply,
     Const,
     Expr,
+    IndexValue,
     IterDim,
     Read,
     Role,
@@ -51,7 +53,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
 )
 from polyfuse.layers.graph.names import fresh_name
-from polyfuse.layers.graph.one_pass.cascades import Cascade, in_full, span
+from polyfuse.layers.graph.one_pass.cascades import Cascade, in_full, terms_of
 
 # One of so many elements of a row gives the pivot; whole vectors of them along memory.
 SHARE, WHOLE = 16, 64
@@ -60,24 +62,36 @@ SHARE, WHOLE = 16, 64
 SHORTEST, SHORTEST_NEAR = 768, 1280
 # Operations for an element, at most: those of the pivot are computed again.
 MOST_OPERATIONS = 16.0
+# The powers of two for counts that are not known have exponents that are multiples of this.
+POWER = 12
+# What is taken for the largest count where nothing bounds it.
+LIMIT = 2**53
 
 
 def why_not(graph: TensorGraph, first: Statement, machine: CpuDevice) -> str | None:
     """Why a pass for the mean alone is no longer than the pivot; None if it is.
 
-    Both ways add and multiply as often; a pass less saves loads, and waits for memory and for totals.
+    Both ways add and multiply as often; a pass less saves loads, and waits for memory and for totals.  Open
+    sizes are taken as in the middle, and memory as near: several short rows at once wait for nothing.
     """
     whole = replace(first, expr=in_full(graph, first.expr))
-    along, count = set(first.reduction_dims), _elements(first.dims)
+    along, count = set(first.reduction_dims), _usual(graph, terms_of(first.dims))
     rows = {(r.tensor, r.indices): r for r in reads(whole.expr) if along & depends_on(*r.indices)}
     found = extents(whole)
     row = count * sum(r.dtype.bytes for r in rows.values())
-    near = _near(row, row * instances(found) / max(1, count), machine)
+    near = bool(graph.sizes) or _near(row, row * instances(found) / max(1, count), machine)
     loads = count * sum(1 if r.dtype.bytes == 4 else 2 for r in rows.values())  # or conversions
     if loads < (SHORTEST_NEAR if near else SHORTEST):
         return f"a pass over {len(rows) * count} elements takes no longer than a pivot"
     each = operations([(whole, found)], "cpu").weighted / max(1, instances(found))
     return f"{each:.0f} operations for an element of a pivot" if each > MOST_OPERATIONS else None
+
+
+def _usual(graph: TensorGraph, count: IndexExpr) -> int:
+    """A number of elements, as far as the region of open sizes allows with what figures take for these."""
+    ranges, known = size_ranges(graph), sizes(count)
+    within = {n: ranges.get(of_size(n), (OPEN_SIZE, OPEN_SIZE)) for n in known}
+    return evaluate(count, {n: min(max(OPEN_SIZE, low), high) for n, (low, high) in within.items()})
 
 
 def _near(row: float, all_rows: float, machine: CpuDevice) -> bool:
@@ -88,15 +102,15 @@ def _near(row: float, all_rows: float, machine: CpuDevice) -> bool:
 
 def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph:
     """The graph with both reductions of centred cascades in one pass; they have one first reduction."""
-    first = several[0].first
-    dtype, count = graph.tensor(first.target).dtype, _elements(first.dims)
-    n, u = Const(float(count), dtype), in_full(graph, first.expr)
+    first, ranges = several[0].first, size_ranges(graph)
+    dtype, count = graph.tensor(first.target).dtype, terms_of(first.dims)
+    n, u = number(count, dtype), in_full(graph, first.expr)
 
     some = _some(first, u)
-    part, whole = _parts(_elements(some), dtype)
+    part, whole = _parts(terms_of(some), dtype, ranges)
     graph, head = _with(graph, first, "head", some, applied("mul", u, part))
     graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(applied("mul", head, whole)))
-    part, whole = _parts(count, dtype)
+    part, whole = _parts(count, dtype, ranges)
     off_terms = applied("mul", applied("sub", first.expr, pivot), part)
     graph, off = _with(graph, first, "off", first.dims, off_terms)
     total = applied("mul", n, applied("add", pivot, applied("mul", off, whole)))
@@ -116,34 +130,59 @@ def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph
     return graph
 
 
-def _elements(dims: Sequence[IterDim]) -> int:
-    return prod(b - a for a, b in (span(d) for d in dims if d.reduce))
+def number(count: IndexExpr, dtype: DType) -> Expr:
+    """A number of elements as a value."""
+    return Const(float(count.value), dtype) if isinstance(count, IConst) else IndexValue(count, dtype)
 
 
-def _parts(count: int, dtype: DType) -> tuple[Const, Const]:
+def _parts(count: IndexExpr, dtype: DType, ranges: Mapping[str, Range]) -> tuple[Expr, Expr]:
     """What to multiply terms by so that so many have a finite sum, exactly; and the sum, for their mean."""
-    power = 2.0 ** (count - 1).bit_length()
-    return Const(1 / power, dtype), Const(power / count, dtype)
+    if isinstance(count, IConst):
+        power = 2.0 ** (count.value - 1).bit_length()
+        return Const(1 / power, dtype), Const(power / count.value, dtype)
+    bits = (_most(count, ranges) - 1).bit_length()
+    part: Expr = Const(2.0**-bits, dtype)
+    whole: Expr = Const(2.0**bits, dtype)
+    for fewer in reversed(range(POWER, bits, POWER)):
+        small = Apply("le", (IndexValue(count, I64), Const(1 << fewer, I64)), BOOL)
+        part = Select(small, Const(2.0**-fewer, dtype), part, dtype)
+        whole = Select(small, Const(2.0**fewer, dtype), whole, dtype)
+    return part, applied("div", whole, IndexValue(count, dtype))
+
+
+def _most(count: IndexExpr, ranges: Mapping[str, Range]) -> int:
+    """How many elements there are at most in the region of open sizes."""
+    found = interval(count, ranges)
+    return LIMIT if found is None else found[1]
 
 
 def _some(first: Statement, u: Expr) -> tuple[IterDim, ...]:
     """The dims of a reduction over the first elements: of loops that can be cut short the one that goes the
-    farthest in memory, so that what is read lies together."""
+    farthest in memory, so that what is read lies together.  Of one whose length is open it is not known
+    whether it can, so that those of a known length go first."""
     over = [d for d in first.dims if d.reduce]
-    trips = {d.name: span(d)[1] - span(d)[0] for d in over}
+    trips = {d.name: binary("-", d.upper, d.lower) for d in over}
     places = {
         d.name: min(
             (k for r in reads(u) for k, i in enumerate(r.indices) if d.name in depends_on(i)), default=0
         )
         for d in over
     }
-    long = [d for d in over if trips[d.name] >= SHARE]
-    at = min(long, key=lambda d: places[d.name]) if long else max(over, key=lambda d: trips[d.name])
-    size = -(-trips[at.name] // SHARE)
-    if places[at.name] == max(places.values()):
-        size = min(trips[at.name], -(-size // WHOLE) * WHOLE)
-    short = replace(at, upper=IConst(span(at)[0] + size))
+    known = {n: t.value for n, t in trips.items() if isinstance(t, IConst)}
+    long = [d for d in over if known.get(d.name, 0) >= SHARE] or [d for d in over if d.name not in known]
+    at = min(long, key=lambda d: places[d.name]) if long else max(over, key=lambda d: known[d.name])
+    trip = trips[at.name]
+    if places[at.name] == max(places.values()):  # whole vectors
+        size = binary("*", _ceiling(_ceiling(trip, SHARE), WHOLE), WHOLE)
+        size = binary("min", trip, size)
+    else:
+        size = _ceiling(trip, SHARE)
+    short = replace(at, upper=binary("+", at.lower, size))
     return tuple(short if d is at else d for d in first.dims)
+
+
+def _ceiling(e: IndexExpr, by: int) -> IndexExpr:
+    return binary("//", binary("+", e, by - 1), by)
 
 
 def _put(e: Expr, old: Expr, new: Expr) -> Expr:

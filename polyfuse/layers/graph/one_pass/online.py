@@ -86,11 +86,13 @@ def online_forms(
 ) -> TensorGraph:
     """The graph with cascades in one pass: where it pays (None), wherever it can be done (True), or nowhere.
 
-    chunk: elements of a chunk (None: what suits the target).  While sizes are open the graph stays as it is.
+    chunk: elements of a chunk (None: what suits the target).  While sizes are open there are no chunks.
     """
-    if graph.sizes or wanted is False:
+    if wanted is False:
         return graph
     machine = machine_of(target)
+    if graph.sizes:
+        return _with_pivots(graph, machine, decisions)
     taken: dict[str, list[Cascade]] = {}
     cuts: dict[str, Chunks] = {}
     pivoted: dict[str, list[Cascade]] = {}
@@ -123,6 +125,23 @@ def online_forms(
     for several in pivoted.values():
         graph = about_a_pivot(graph, several)
     return _without_unread(graph) if taken or pivoted else graph
+
+
+def _with_pivots(graph: TensorGraph, machine: Machine, decisions: list[Decision]) -> TensorGraph:
+    """The graph with means and variances of rows whose length is open about pivots, where that pays."""
+    pivoted: dict[str, list[Cascade]] = {}
+    for found in cascades(graph):
+        made = {c.second.name for cs in pivoted.values() for c in cs}
+        kept = _without_pivot(graph, found, machine, made)
+        if not isinstance(found, Cascade) or kept == "":
+            continue
+        if kept is None:
+            pivoted.setdefault(found.first.name, []).append(found)
+        why = f"{found.law}, in one pass with {found.first.name}, about a pivot" if kept is None else kept
+        decisions.append(Decision("online", found.second.name, kept is None, why))
+    for several in pivoted.values():
+        graph = about_a_pivot(graph, several)
+    return _without_unread(graph) if pivoted else graph
 
 
 def _without_pivot(
