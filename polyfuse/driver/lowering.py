@@ -70,7 +70,7 @@ def lower_clusters(
     """
     make = make or (lambda owns, by: [[lower_piece(own, by)] for own in owns])
     decisions: list[Decision] = []
-    if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:
+    if passes.fusion is not None and passes.fusion.collapse:
         # Clusters must agree on the shapes of what goes between them.
         graph = collapse(graph, decisions, frozenset(passes.fusion.strided))
         passes = replace(passes, fusion=replace(passes.fusion, collapse=False))
@@ -127,7 +127,7 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
     if passes.stitching is None:
         return graph, ()
     found: list[Decision] = []
-    if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:  # some elements of a row are of one dim then
+    if passes.fusion is not None and passes.fusion.collapse:  # some elements of a row are of one dim then
         graph = collapse(graph, found, frozenset(passes.fusion.strided))
     made = online_forms(graph, passes.target, found, wanted=passes.stitching.online)
     return made, tuple(found)

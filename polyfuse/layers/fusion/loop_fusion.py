@@ -72,7 +72,7 @@ class LoopFusion:
                 raise ArgumentError(f"there is no input '{tensor}'", code="PF416", hint=f"there are {names}")
             graph = cache_read(graph, tensor)
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
-        if self.collapse and not graph.sizes:
+        if self.collapse:
             graph = collapse(graph, decisions, frozenset(self.strided))
         graph = inline_views(graph, decisions)
         planner = self._planner(decisions)

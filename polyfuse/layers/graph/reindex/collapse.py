@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Expr,
@@ -135,7 +135,7 @@ class _Pair:
 
     places: dict[str, int]
     variables: dict[str, tuple[str, str]]
-    extents: tuple[int, int]
+    extents: tuple[IndexExpr, IndexExpr]
 
 
 class _Work:
@@ -171,11 +171,9 @@ class _Work:
     def _grow(self, start: Tensor, position: int) -> _Pair | None:
         """Follow a pair of dims through all statements that touch it; None where it is not always a pair."""
         extents = (start.shape[position], start.shape[position + 1])
-        if not (isinstance(extents[0], IConst) and isinstance(extents[1], IConst)):
+        if any(isinstance(e, IConst) and e.value < 1 for e in extents) or all(map(sizes, extents)):
             return None
-        if extents[0].value < 1 or extents[1].value < 1:
-            return None
-        pair = _Pair({start.name: position}, {}, (extents[0].value, extents[1].value))
+        pair = _Pair({start.name: position}, {}, extents)
         todo = dict.fromkeys(self.touching[start.name])
         while todo:
             name = next(iter(todo))
@@ -201,7 +199,7 @@ class _Work:
         return any(r.tensor == tensor for s in found for r in statement_reads(s))
 
     def apply(self, pair: _Pair) -> None:
-        merged = IConst(pair.extents[0] * pair.extents[1])
+        merged = binary("*", *pair.extents)
         for name, at in pair.places.items():
             t = self.tensors[name]
             self.tensors[name] = replace(t, shape=_merged(t.shape, at, merged))
@@ -227,7 +225,7 @@ def _grow_statement(tensors: dict[str, Tensor], s: Statement, pair: _Pair) -> bo
             return False
         if at >= 0 and tensor not in pair.places:
             shape = tensors[tensor].shape
-            if (shape[at], shape[at + 1]) != (IConst(pair.extents[0]), IConst(pair.extents[1])):
+            if (shape[at], shape[at + 1]) != pair.extents:
                 return False
             pair.places[tensor] = at
         elif (at >= 0) != (tensor in pair.places) or (at >= 0 and pair.places[tensor] != at):
@@ -262,14 +260,14 @@ def _uses_value(e: Expr, a: str, b: str) -> bool:
     return any(isinstance(x, IndexValue) and {a, b} & set(variables(x.index)) for x in walk(e))
 
 
-def _full_dims(s: Statement, a: str, b: str, extents: tuple[int, int]) -> bool:
+def _full_dims(s: Statement, a: str, b: str, extents: tuple[IndexExpr, IndexExpr]) -> bool:
     """Both dims run over their whole extents, in this order, with equal roles, and as indices only."""
     names = [d.name for d in s.dims]
     if _uses_value(s.expr, a, b) or a not in names or b not in names:
         return False
     first, second = s.dims[names.index(a)], s.dims[names.index(b)]
     ranges = [(d.lower, d.upper) for d in (first, second)]
-    if ranges != [(IConst(0), IConst(e)) for e in extents] or first.reduce != second.reduce:
+    if ranges != [(IConst(0), e) for e in extents] or first.reduce != second.reduce:
         return False
     bounds = [e for d in s.dims for e in (d.lower, d.upper)]
     return not any({a, b} & set(variables(e)) for e in bounds)
