@@ -436,6 +436,12 @@ class CpuTable:
     mapping_small_matrix: int = _fitted(
         64, "elements", "what an iteration of a worker computes whole", _DAY_24
     )
+    open_parts_rows: int = _fitted(
+        64, "rows", "a part of a sum over an open number of rows, at least", _DAY_28
+    )
+    open_parts_elements: int = _fitted(
+        16 << 10, "elements", "the same where rows are short, at least", _DAY_28
+    )
     mapping_longest_sunk: int = _fitted(
         2048,
         "iterations",

@@ -22,11 +22,11 @@ from math import prod
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.cpu_time import Gain, part_seconds
-from polyfuse.cost.extents import tensor_bytes
+from polyfuse.cost.extents import elements_at, tensor_bytes
 from polyfuse.cost.stitching_gain import microseconds
 from polyfuse.decisions import Decision, counted
 from polyfuse.ir.cpu_core import Core, CpuKnobs
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -58,6 +58,7 @@ from polyfuse.layers.mapping.nests import (
     has_band,
     is_free,
     longest_of,
+    open_trips_of,
     racing,
     side_by_side,
     span_of,
@@ -361,6 +362,9 @@ def _map_reduction(
     """A nest whose outermost loop reduces: factor it over parts if there is work enough."""
     outer = phase.members[0]
     span = span_of(graph, outer)
+    trips = open_trips_of(graph, outer) if span is None else None
+    if trips is not None and _factors_open(graph, phase, split):
+        return _factored_open(graph, phase, split, trips, threads, decisions, knobs)
     reason = _cannot_factor(graph, phase, split, span, threads, knobs.on)
     if reason is not None:
         decisions.append(Decision("rfactor", ", ".join(split), False, reason))
@@ -392,6 +396,37 @@ def factored(
     outer = phase.members[0].name
     graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer} run in parallel"
+    decisions.append(Decision("rfactor", ", ".join(split), True, why))
+    return graph, [
+        vectorise(graph, nest, threads, decisions, knobs),
+        *(_map_end(graph, t, threads, decisions, knobs) for t in ends),
+    ]
+
+
+def _factors_open(graph: TensorGraph, phase: Band, split: tuple[str, ...]) -> bool:
+    """May the first loop, whose length is open, be factored?"""
+    outer = phase.members[0]
+    plain = all(isinstance(outer.of(n), IVar) and not graph.statement(n).accumulate for n in split)
+    return outer.coincident and plain and not goes_inside(graph, phase)
+
+
+def _factored_open(
+    graph: TensorGraph,
+    phase: Band,
+    split: tuple[str, ...],
+    trips: IndexExpr,
+    threads: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
+) -> tuple[TensorGraph, list[Tree]]:
+    """The nest over parts of its first loop, whose length is open: parts of a known length, as many as there
+    are, so that results do not depend on workers."""
+    outer = phase.members[0].name
+    each = max(1, volume(graph, statements(phase)) // elements_at(trips))
+    chunk = max(FITTED.open_parts_rows, -(-FITTED.open_parts_elements // each))
+    chunks = binary("//", binary("+", trips, chunk - 1), chunk)
+    graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks)
+    why = f"partial results over chunks of {chunk} iterations of {outer} run in parallel"
     decisions.append(Decision("rfactor", ", ".join(split), True, why))
     return graph, [
         vectorise(graph, nest, threads, decisions, knobs),

@@ -134,6 +134,15 @@ def longest_of(graph: TensorGraph, m: Member) -> int | None:
     return max((f[1] for f in found if f), default=None) if all(found) else None
 
 
+def open_trips_of(graph: TensorGraph, m: Member) -> IndexExpr | None:
+    """Iterations of a loop that is a plain dim from 0 on, in terms of sizes; None for other loops."""
+    dims = [dim_of(graph.statement(n), e.name) if isinstance(e, IVar) else None for n, e in m.exprs]
+    found = {d.upper for d in dims if d is not None and d.lower == IConst(0)}
+    plain = len(found) == 1 and all(d is not None and d.lower == IConst(0) for d in dims)
+    (trips, *_) = (*found, None)
+    return trips if plain and trips is not None and sizes(trips) and not variables(trips) else None
+
+
 def most_trips(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim, at most: at a border those of a window are fewer."""
     lengths: list[int] = []

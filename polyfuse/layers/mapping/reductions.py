@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, variables
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -130,7 +130,12 @@ def _init_nest(
 
 
 def rfactor(
-    graph: TensorGraph, nest: Band, reductions: tuple[str, ...], chunk: int, chunks: int, start: int = 0
+    graph: TensorGraph,
+    nest: Band,
+    reductions: tuple[str, ...],
+    chunk: int,
+    chunks: int | IndexExpr,
+    start: int = 0,
 ) -> tuple[TensorGraph, list[Tree]]:
     """Factor the named reductions of `nest` over its first loop, `chunk` iterations each from `start` on.
 
@@ -150,7 +155,7 @@ def rfactor(
         if s.name not in reductions:
             statements.append(s)
             continue
-        part, tensor, final = _split(graph, s, outer, number, chunk, chunks, start)
+        part, tensor, final = _split(graph, s, outer, number, chunk, as_index(chunks), start)
         parts[s.name] = part.name
         if s.accumulate:
             count = binary("-", outer.of(s.name), IVar(number) * chunk + start)
@@ -175,13 +180,13 @@ def rfactor(
 
 
 def _split(
-    graph: TensorGraph, s: Statement, outer: Member, number: str, chunk: int, chunks: int, start: int
+    graph: TensorGraph, s: Statement, outer: Member, number: str, chunk: int, chunks: IndexExpr, start: int
 ) -> tuple[Statement, Tensor, Statement]:
     """(partial reduction, its tensor, combination). `number` is the variable that counts chunks."""
     over = outer.of(s.name)
     assert isinstance(over, IVar)
     first = binary("+", binary("*", IVar(number), chunk), start)
-    block = IterDim(number, IConst(0), IConst(chunks))
+    block = IterDim(number, IConst(0), chunks)
     dims: list[IterDim] = [block]
     for d in s.dims:
         if d.name == over.name:
@@ -192,7 +197,7 @@ def _split(
     name = fresh_name(graph, f"{s.name}__part")
     part = replace(s, name=name, target=name, dims=tuple(dims), write=(IVar(number), *s.write))
     rows = target.shape if s.accumulate and found_by_data(s) else _to_lines(target)
-    shape = (IConst(chunks), *rows)
+    shape = (chunks, *rows)
     tensor = Tensor(name, target.dtype, shape, Role.TEMP, target.span)
     kept = tuple(d for d in s.dims if not d.reduce)
     value = Read(name, (IVar(number), *s.write), target.dtype, s.span)
@@ -211,9 +216,9 @@ def _to_lines(target: Tensor) -> tuple[IndexExpr, ...]:
     the rows of all chunks begin where one does. Vectors that cross lines take twice as long to be stored."""
     *outer, last = target.shape or (IConst(1),)
     line = Core().line // target.dtype.bytes
-    if not target.shape or not isinstance(last, IConst) or last.value <= line:
+    if not target.shape or (isinstance(last, IConst) and last.value <= line):
         return target.shape
-    return (*outer, IConst(-(-last.value // line) * line))
+    return (*outer, binary("*", binary("//", binary("+", last, line - 1), line), line))
 
 
 def _combine_nests(finals: list[Statement]) -> list[Tree]:
