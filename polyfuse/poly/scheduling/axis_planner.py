@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.functions import has_function
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
+from polyfuse.ir.index_expr import IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.schedule_tree import HEAD, Band, Leaf, Member, Tree, sequence
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.scheduling.axes import Axes, Dim, Edge, find_axes, offset, plain

@@ -37,7 +37,11 @@ from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 
 def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
     inner = _sums(loop)
-    if loop.of_data and inner is not None and held_row(loop, inner, {b.tensor: b.dtype for b in kernel.buffers}, knobs.on):
+    if (
+        loop.of_data
+        and inner is not None
+        and held_row(loop, inner, {b.tensor: b.dtype for b in kernel.buffers}, knobs.on)
+    ):
         return None  # by codegen.transforms.unroll_and_jam.strip_accumulators
     if inner is not None and _fits(kernel, loop) and is_open_row(kernel, inner):
         return _apart(kernel, loop)

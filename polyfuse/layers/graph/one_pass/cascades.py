@@ -229,7 +229,9 @@ def _mean(graph: TensorGraph, e: Expr, first: Statement) -> Read | None:
     match in_full(graph, e):
         case Apply("div", (Read() as total, IndexValue(n))) if _factors(n) == _factors(count):
             return _total(total, first)
-        case Apply("div", (Read() as total, Const(value))) if isinstance(count, IConst) and value == count.value:
+        case Apply("div", (Read() as total, Const(value))) if (
+            isinstance(count, IConst) and value == count.value
+        ):
             return _total(total, first)
     return None
 
