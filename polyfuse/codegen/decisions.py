@@ -39,6 +39,9 @@ _LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes no
 # What is said of results that no layer made tiles of, but loops store by rows and lanes all the same.
 _TURNED = "columns of it are transposed together, after their loops"
 
+# Decisions about memory that is far.
+HINTS = ("stream", "prefetch lines", "prefetch rows")
+
 PASS, DECLINED = "pass ", "declined "
 
 # Forms of functions of GPUs, and why each is exact enough.

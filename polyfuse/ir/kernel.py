@@ -43,6 +43,7 @@ from polyfuse.ir.index_expr import (
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, band, format_tree, path, sequence, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Constraint,
     Index,
     IterDim,
     Purpose,
@@ -154,6 +155,8 @@ class Kernel:
     packed: tuple[Kernel, ...] = ()
     library: MatrixProduct | None = None
     owners: Owners | None = None
+    far: Constraint | None = None
+    """For which sizes buffers have prefetches and non-temporal stores, if not for all."""
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses, plan_buffers
 from polyfuse.codegen.analysis.window_chains import chains_of
-from polyfuse.codegen.c_printer import Printer
+from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
-from polyfuse.codegen.cpu.row_versions import by_rows, least_row_text, row_size
+from polyfuse.codegen.cpu.row_versions import Version, by_rows, least_row_text, where_far, where_near
 from polyfuse.codegen.cpu.shares import (
     CUTS,
     HIGH,
@@ -48,7 +48,7 @@ from polyfuse.codegen.cpu.workarounds import (
     stores_several,
     with_hidden_steps,
 )
-from polyfuse.codegen.decisions import Made, in_names_of
+from polyfuse.codegen.decisions import HINTS, Made, in_names_of
 from polyfuse.codegen.function import Function, Shares
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
@@ -58,13 +58,13 @@ from polyfuse.codegen.transforms.strength_reduction import bounds_text
 from polyfuse.codegen.transforms.transpose_loads import TURNS
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, CpuKnobs, lane_room, near_room
-from polyfuse.ir.index_expr import IndexExpr, as_index, evaluate, sizes
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, evaluate, sizes, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, instances, work
 from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
 from polyfuse.ir.loop_ir import Declare, For, LocalRole, RegisterTile, nodes_of
 from polyfuse.ir.rename import kernel_form
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import Constraint, TensorGraph
 from polyfuse.source import Span
 
 # --- numbers, launches, a worker's memory -----------------------------------------------------------------
@@ -235,12 +235,13 @@ class CpuCode:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A kernel's code, in these functions; with `most`, where rows have at most so many elements."""
+    """A kernel's code, in these functions, for sizes with these conditions."""
 
+    name: str
     names: tuple[str, ...]
     low: LoweredKernel
     places: Addresses
-    most: int | None = None
+    where: tuple[Constraint, ...] = ()
 
 
 # The form of a kernel -> the code of the first of this form, for the shortest rows first, and what it has of
@@ -385,27 +386,34 @@ def _bodies(
 def _versions(
     emitter: _Emitter, name: str, kernel: Kernel, functions: list[str], alone: bool
 ) -> tuple[tuple[_Version, ...], Made]:
-    """Print a kernel, or the versions of it for short and for long rows, where these differ."""
-    known = () if emitter.checked else by_rows(kernel)
-    parts = [_printed(emitter, f"{name}_r{most}" if most else name, k, alone, most) for most, k in known]
+    """Print a kernel, or the versions of it for short and for long rows and for far memory, where these
+    differ."""
+    near = where_near(kernel)
+    known = () if emitter.checked else by_rows(near)
+    parts = [_printed(emitter, name, v, alone) for v in known]
     if not parts or not all(_is_run_alike(v.low, parts[-1][0].low) for v, *_ in parts):
-        parts = [_printed(emitter, name, kernel, alone)]
+        parts = [_printed(emitter, name, Version(near), alone)]
     found: list[_Version] = []
     longer, made = None, Made()
     for v, texts, more in reversed(parts):
-        mine = [x.replace(f"{name}_r{v.most}" if v.most else name, "") for x in texts]
+        mine = [x.replace(v.name, "") for x in texts]
         if mine != longer:  # else that of longer rows is for these, too
             functions += texts
             found.insert(0, v)
             longer, made = mine, made | more
+    hinted = None if emitter.checked else where_far(kernel)
+    if hinted is not None:
+        v, texts, more = _printed(emitter, name, hinted, alone)
+        if _is_run_alike(v.low, found[-1].low) and any(kind in HINTS for kind, _ in more):
+            functions += texts
+            found.insert(0, v)
+            made |= more
     return tuple(found), made
 
 
-def _printed(
-    emitter: _Emitter, name: str, kernel: Kernel, alone: bool, most: int | None = None
-) -> tuple[_Version, list[str], Made]:
-    """A kernel's code, for rows of at most so many elements, and its text."""
-    checked = emitter.checked
+def _printed(emitter: _Emitter, name: str, version: Version, alone: bool) -> tuple[_Version, list[str], Made]:
+    """A version of a kernel's code, and its text."""
+    checked, kernel, name = emitter.checked, version.kernel, name + version.name
     knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
     if not alone:
         knobs = replace(knobs, disabled=(*knobs.disabled, "load-balance:long-rows"))
@@ -418,7 +426,7 @@ def _printed(
         if task.shares:
             code = emitter.code(n, places, task)
             texts.append(first_text(code, task.shares, emitter.printer(places)))
-    return _Version(names, low, places, most), texts, low.noted | found
+    return _Version(name, names, low, places, version.where), texts, low.noted | found
 
 
 def _is_run_alike(one: LoweredKernel, other: LoweredKernel) -> bool:
@@ -595,11 +603,18 @@ class _Emitter:
             ends = ["begin", "end"] if f.loops else []
             for v in short:
                 values = [*self.code(v.names[k], v.places, v.low.functions[k]).values, *ends]
-                length = f"num[{self.numbers[f'N_{row_size(places.kernel)}']}]"
-                lines.append(f"  if ({length} <= {v.most}) return {v.names[k]}_body({', '.join(values)});")
+                where = " && ".join(map(self._holds, v.where))
+                lines.append(f"  if ({where}) return {v.names[k]}_body({', '.join(values)});")
             ends = [share_call(code, x) for x in ends] if f.shares else ends
             lines.append(f"  {body}_body({', '.join([*code.values, *ends])});")
         return "\n".join([*_head(name), *lines, "}", ""])
+
+    def _holds(self, c: Constraint) -> str:
+        """A condition on sizes, as numbers that are given."""
+        given = {n: IVar(f"num[{self.numbers[f'N_{n}']}]") for n in (*sizes(c.left), *sizes(c.right))}
+        printer = Printer(lambda *_: "", self.functions)
+        left, right = (bare(printer.index(substitute(e, sizes=given))) for e in (c.left, c.right))
+        return f"{left} {c.op} {right}"
 
     def join(self, name: str, places: Addresses, shares: Shares) -> str:
         """The function that joins the parts of rows that were cut."""

@@ -236,7 +236,7 @@ LOOPS = Pipeline(
         Pass(
             "prefetch:rows",
             "the next row's inputs are prefetched before the last phase of a row",
-            on_block(lambda k, b, cx: prefetch_rows(k, b)),
+            on_block(lambda k, b, cx: prefetch_rows(k, b, cx.core)),
         ),
         Pass(
             "register-tiling",

@@ -1,20 +1,23 @@
-"""Versions of a kernel for short and for long rows, where the length of rows is an open size.
+"""Versions of a kernel for short and for long rows, where the length of rows is an open size, and for memory
+that is far.
 
     void k0(...):                            N is 1 to 4096
+      if (N > 256 and 8 * T * N > L3) return k0_far(...)     non-temporal stores, prefetches
       if (N <= 16) return k0_r16(...)        sixteen rows at once, one vector each
       if (N <= 64) return k0_r64(...)        ...
       k0_body(...)                           the first phase of the next row runs before the last one
 
 What is decided by how long a row is (how many are computed at a time, how many lanes a loop has, what stays
 in registers) is decided for each version by the lengths that it is for, as for rows of a known length.
-Versions whose code is the same are one.  Kernels with tiles of products have none, nor have those whose
+Versions whose code is the same are one.  What the operator touches is an expression of sizes, and where it is
+more than L3 keeps, memory is far (`layers.mapping.memory_hints`).  Kernels with tiles of products have none, nor have those whose
 workers share rows by what data says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from polyfuse.codegen.analysis.trip_count import is_open_row
@@ -28,19 +31,29 @@ from polyfuse.ir.schedule_tree import Band, Coordinate, Sequence, Tree
 from polyfuse.ir.tensor_graph import Constraint, IterDim, Statement
 
 
-def by_rows(kernel: Kernel) -> tuple[tuple[int | None, Kernel], ...]:
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A kernel for sizes with these conditions, and what its name ends with."""
+
+    kernel: Kernel
+    name: str = ""
+    where: tuple[Constraint, ...] = ()
+
+
+def by_rows(kernel: Kernel) -> tuple[Version, ...]:
     """A kernel that is for rows of some lengths as ones for short rows, the shortest first, and for others;
     none where there are no short rows, or their length is not one open size."""
     size = row_size(kernel)
     if size is None:
         return ()
-    found: list[tuple[int | None, Kernel]] = []
+    found: list[Version] = []
     low, high = size_ranges(kernel.graph)[of_size(size)]
     for border in FITTED.open_rows_borders:
         if low <= border < high:
-            found.append((border, _bounded(kernel, size, low, border)))
+            shorter = Constraint("<=", ISize(size), IConst(border))
+            found.append(Version(_bounded(kernel, size, low, border), f"_r{border}", (shorter,)))
             low = border + 1
-    return (*found, (None, _bounded(kernel, size, low, high))) if found else ()
+    return (*found, Version(_bounded(kernel, size, low, high))) if found else ()
 
 
 def row_size(kernel: Kernel) -> str | None:
@@ -70,6 +83,28 @@ def _in_lanes(kernel: Kernel, node: Tree) -> Iterator[tuple[Statement, IterDim]]
                 s = kernel.graph.statement(n)
                 yield from ((s, d) for d in s.dims if e == IVar(d.name))
             yield from _in_lanes(kernel, child)
+
+
+def where_near(kernel: Kernel) -> Kernel:
+    """A kernel with open sizes as one for sizes at which memory is near: it has none of the hints."""
+    if kernel.far is None:
+        return kernel
+    buffers = tuple(replace(b, past=False, soon=False, ahead=0) for b in kernel.buffers)
+    return replace(kernel, buffers=buffers, far=None)
+
+
+def where_far(kernel: Kernel) -> Version | None:
+    """A kernel with open sizes as one for sizes at which memory is far, if that has hints.  Short rows are
+    computed several at a time, and hints are for long loops."""
+    if kernel.far is None:
+        return None
+    size, hinted = row_size(kernel), replace(kernel, far=None)
+    if size is None:
+        return Version(hinted, "_far", (kernel.far,))
+    low, high = size_ranges(kernel.graph)[of_size(size)]
+    low = max(low, FITTED.open_rows_short + 1)
+    longer = Constraint(">=", ISize(size), IConst(low))
+    return Version(_bounded(hinted, size, low, high), "_far", (longer, kernel.far)) if low <= high else None
 
 
 def _bounded(kernel: Kernel, size: str, low: int, high: int) -> Kernel:

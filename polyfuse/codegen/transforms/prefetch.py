@@ -75,17 +75,17 @@ WHOLE = 128  # a strip has whole vectors for every accumulator
 _Row: TypeAlias = tuple[Buffer, tuple[IndexExpr, ...]]  # a tensor, and where its rows are
 
 
-def prefetch_rows(kernel: Kernel, block: Block) -> Block:
+def prefetch_rows(kernel: Kernel, block: Block, core: Core) -> Block:
     """See the module docstring."""
     chosen = [b for b in kernel.buffers if b.ahead]
 
     def change(node: Node) -> Node:
-        return _with_prefetches(node, chosen) if isinstance(node, For) else node
+        return _with_prefetches(node, chosen, core) if isinstance(node, For) else node
 
     return map_nodes(block, change) if chosen else block
 
 
-def _with_prefetches(rows: For, chosen: list[Buffer]) -> For:
+def _with_prefetches(rows: For, chosen: list[Buffer], core: Core) -> For:
     """The loop over rows with the next one's lines fetched in its last loop; other loops stay."""
     phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
     found = [(b, lead) for b in chosen if (lead := _leading(rows, b.tensor)) is not None]
@@ -97,8 +97,14 @@ def _with_prefetches(rows: For, chosen: list[Buffer]) -> For:
     assert isinstance(last, For)
     if any(isinstance(n, Store) and steps_across(n.indices, rows.var, last.var) for n in last.body):
         return rows  # tiles that are transposed (`codegen.transforms.transpose_stores`) are of whole rows
-    if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
-        fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
+    if any(sizes(b.shape[-1]) for b, _ in found):
+        pieces = _in_open_pieces(rows, last, found, core)
+        if pieces is None:
+            missed((last,), "the last phase does not go along whole rows")
+            return rows
+        fetched: Block = (pieces,)
+    elif sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
+        fetched = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
     elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
         fetched = (_in_pieces(rows, last, last.upper.value, found),)
     else:
@@ -122,10 +128,38 @@ def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:
     return For(p.name, IConst(0), IConst(strips), 1, (_ahead(rows, [b for b, _ in found], lines), within))
 
 
-def _ahead(rows: For, chosen: list[Buffer], lines: list[For]) -> If:
+def _in_open_pieces(rows: For, last: For, found: list[_Row], core: Core) -> For | None:
+    """The same where the length of rows is open: rows have so many times the elements that the loop has
+    iterations, and L2 keeps them."""
+    times = [_times(b.shape[-1], last.upper) for b, _ in found]
+    if last.step != 1 or last.lower != IConst(0) or 0 in times:
+        return None
+    step = sum(n * b.dtype.bytes for n, (b, _) in zip(times, found, strict=True))
+    strip = max(1, FITTED.prefetch_piece_bytes // (step * WHOLE)) * WHOLE
+    p = IVar(f"{last.var}_p")
+    lines = []
+    for n, (b, lead) in zip(times, found, strict=True):
+        share = n * strip
+        lines.append(_lines(rows, b, lead, p * share, binary("min", p * share + share, b.shape[-1])))
+    within = replace(last, lower=p * strip, upper=binary("min", p * strip + strip, last.upper))
+    room = int(core.l2 * FITTED.prefetch_share_of_l2) // step
+    fits = Apply("le", (IndexValue(last.upper, I64), IndexValue(IConst(room), I64)), BOOL)
+    asked = _ahead(rows, [b for b, _ in found], lines, fits)
+    return For(p.name, IConst(0), binary("//", last.upper + (strip - 1), strip), 1, (asked, within))
+
+
+def _times(width: IndexExpr, extent: IndexExpr) -> int:
+    """By which number an extent has to be multiplied to be a width; 0 if by none."""
+    factors = {n for _, n in linear(width).terms}
+    n = min(factors) if len(factors) == 1 else 0
+    return n if n > 0 and linear(width) == linear(binary("*", extent, n)) else 0
+
+
+def _ahead(rows: For, chosen: list[Buffer], lines: list[For], also: Expr | None = None) -> If:
     """Lines of the row ahead, if there is one."""
     following = (IndexValue(IVar(rows.var) + chosen[0].ahead, I64), IndexValue(rows.upper, I64))
-    return If(Apply("lt", following, BOOL), tuple(lines))
+    found = Apply("lt", following, BOOL)
+    return If(found if also is None else Apply("and", (found, also), BOOL), tuple(lines))
 
 
 def _lines(

@@ -3,6 +3,7 @@
 `prefetched_rows`        the next row of a stitched kernel, while the last phase computes
 `prefetched_lines`       lines shortly before loops read them
 `non_temporal_stores`    results that are not read again soon
+`hints_where_far`        all of that for open sizes, under a condition
 
 The next row's inputs are prefetched while the last phase of a stitched row computes:
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from math import prod
+from math import inf
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.cpu_tables import FITTED
@@ -31,11 +32,13 @@ from polyfuse.cost.extents import extents, instances, tensor_bytes
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.cpu_core import Core, CpuKnobs, overlap_room
 from polyfuse.ir.functions import is_function
-from polyfuse.ir.index_expr import IConst, IVar, evaluate, product, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, variables
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
+from polyfuse.ir.linear import interval, size_ranges
 from polyfuse.ir.schedule_tree import HEAD, Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Constraint,
     Read,
     Role,
     Statement,
@@ -44,7 +47,6 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.layers.contractions.factors import extents_of
 from polyfuse.layers.mapping.nests import has_band
 
 # --- prefetched rows --------------------------------------------------------------------------------------
@@ -73,14 +75,15 @@ def prefetched_rows(
     found = [t for t in sorted(outside - written) if _row_by_row(graph, t, rows)]
     if not found:
         return buffers
-    row = sum(_row_bytes(graph, t) for t in found)
+    row = sum(_row_bytes(graph, t) or 0 for t in found)
     why = _refusal(graph, nest, rows, found, threads, knobs.on) if wanted is None else None
     if why is not None:
         decisions.append(Decision("prefetch rows", ", ".join(found), False, why))
         return buffers
     ahead = wanted or 1
     which = "the next row" if ahead == 1 else f"the row {ahead} ahead"
-    why = f"{which}, {format_bytes(row)}, comes to the caches while the last phase computes"
+    size = f" {format_bytes(row)}," if not graph.sizes else ""
+    why = f"{which},{size} comes to the caches while the last phase computes"
     decisions.append(Decision("prefetch rows", ", ".join(found), True, why))
     return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
 
@@ -91,8 +94,10 @@ def _refusal(
     """Why it does not pay to ask for rows of these tensors, if it does not."""
     if not _reads(graph, nest) & {s.target for s in graph.statements}:
         return "no phase of a row waits for another"
+    if graph.sizes:
+        return _refusal_where_far(graph, nest, rows, found, threads)
     l1, l2, l3, *_ = table_cpu(threads).levels
-    row = sum(_row_bytes(graph, t) for t in found)
+    row = sum(_row_bytes(graph, t) or 0 for t in found)
     whole = sum(tensor_bytes(graph, t) for t in found)
     last = _last(graph, nest)
     overlap = row <= overlap_room(core) and _overlap(graph, nest, rows)
@@ -114,6 +119,22 @@ def _refusal(
         return f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
     if whole <= l3.capacity * FITTED.prefetch_share_in_l3 and not _are_parallel(rows):
         return f"{format_bytes(whole)} in all stay in L3, and rows in order follow one another fast enough"
+    return None
+
+
+def _refusal_where_far(
+    graph: TensorGraph, nest: Tree, rows: Many[Member], found: list[str], threads: int
+) -> str | None:
+    """The same for open sizes, of which those are meant at which memory is far (`hints_where_far`)."""
+    l1, (last, read) = table_cpu(threads).levels[0], (_last(graph, nest), _reads(graph, _last(graph, nest)))
+    kept = [t for t in found if t not in read]
+    lengths = [_row_bytes(graph, t) for t in found]
+    if kept:
+        return f"the last phase reads {', '.join(kept)} no more"
+    if _computes(graph, last, rows):
+        return None
+    if None in lengths or sum(filter(None, lengths)) > l1.capacity * FITTED.prefetch_share_of_l1:
+        return "rows may not stay in L1, and the last phase waits for memory itself"
     return None
 
 
@@ -200,9 +221,6 @@ def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
     What is read at places that the program computes is not asked: it is read besides.  A statement beside the
     loops over rows, such as the first step of a recurrence, takes none.
     """
-    shape = graph.tensor(tensor).shape
-    if not all(isinstance(e, IConst) for e in shape):
-        return False
     reads = [
         (s, r)
         for s in graph.statements
@@ -227,11 +245,11 @@ def _takes_row(s: Statement, r: Read, rows: Many[Member]) -> bool:
     )
 
 
-def _row_bytes(graph: TensorGraph, tensor: str) -> int:
+def _row_bytes(graph: TensorGraph, tensor: str) -> int | None:
+    """Of a row, the longest one where its length is open; None if that is not known."""
     t = graph.tensor(tensor)
-    last = t.shape[-1]
-    assert isinstance(last, IConst)  # `_row_by_row` asked
-    return last.value * t.dtype.bytes
+    found = interval(t.shape[-1], size_ranges(graph))
+    return None if found is None else found[1] * t.dtype.bytes
 
 
 # --- non-temporal stores ----------------------------------------------------------------------------------
@@ -250,14 +268,11 @@ def non_temporal_stores(
     """The kernels with `Buffer.past` set: where it pays (None), wherever it can be done, or nowhere."""
     if kernels.graph.sizes or wanted is False:
         return kernels
-    found = [
-        n
-        for n in _results(kernels)
-        if wanted or _bytes(kernels, n) >= FITTED.non_temporal_results_least_bytes
-    ]
+    least = FITTED.non_temporal_results_least_bytes
+    found = [n for n in _results(kernels) if wanted or _most_bytes(kernels.graph, n) >= least]
     if not found:
         return kernels
-    total, capacity = touched(kernels), table_cpu(threads).levels[-2].capacity
+    total, capacity = evaluate(touched(kernels), {}), table_cpu(threads).levels[-2].capacity
     pays = total > FITTED.non_temporal_results_beyond * capacity
     names = ", ".join(found)
     if not (wanted or pays):
@@ -297,33 +312,45 @@ def _results(kernels: KernelGraph) -> list[str]:
     ]
 
 
-def _bytes(kernels: KernelGraph, name: str) -> int:
-    t = kernels.graph.tensor(name)
-    return evaluate(product(t.shape), {}) * t.dtype.bytes
+def _most_bytes(graph: TensorGraph, name: str) -> float:
+    """Of a tensor, as many as there may be where its extents are open."""
+    found = interval(_bytes(graph, name), size_ranges(graph))
+    return inf if found is None else found[1]
 
 
-def touched(kernels: KernelGraph) -> int:
+def _bytes(graph: TensorGraph, name: str) -> IndexExpr:
+    t = graph.tensor(name)
+    return binary("*", product(t.shape), t.dtype.bytes)
+
+
+def touched(kernels: KernelGraph) -> IndexExpr:
     """Bytes of all memory that the kernels touch, what is written in place counted once; of a table whose
     rows data choose no more than is read."""
     outside = (Scope.ARGUMENT, Scope.GLOBAL)
     names = {b.tensor for k in kernels.kernels for b in k.buffers if b.scope in outside}
-    own = {t.name for t in kernels.graph.tensors if t.alias is None}
     chosen = _chosen(kernels)
-    return sum(min(_bytes(kernels, n), chosen.get(n, _bytes(kernels, n))) for n in names & own)
+    total: IndexExpr = IConst(0)
+    for t in kernels.graph.tensors:
+        if t.name in names and t.alias is None:
+            whole = _bytes(kernels.graph, t.name)
+            total = binary("+", total, binary("min", whole, chosen.get(t.name, whole)))
+    return total
 
 
-def _chosen(kernels: KernelGraph) -> dict[str, int]:
+def _chosen(kernels: KernelGraph) -> dict[str, IndexExpr]:
     """Bytes of all reads of a tensor together, of those that are only read, and only where data say."""
-    found: dict[str, int] = {}
+    found: dict[str, IndexExpr] = {}
     whole: set[str] = set()
     for s in (s for k in kernels.kernels for s in k.graph.statements):
-        of = extents_of(s)
+        of = {d.name: None if variables(e := binary("-", d.upper, d.lower)) else e for d in s.dims}
         whole.add(s.target)
         for r in statement_reads(s):
-            elements = prod(of[d] for d in depends_on(*r.indices))
-            if elements == 0 or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
+            elements = [of[d] for d in sorted(depends_on(*r.indices))]
+            if None in elements or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
                 whole.add(r.tensor)
-            found[r.tensor] = found.get(r.tensor, 0) + elements * r.dtype.bytes
+                continue
+            size = binary("*", product(tuple(e for e in elements if e is not None)), r.dtype.bytes)
+            found[r.tensor] = binary("+", found.get(r.tensor, IConst(0)), size)
     return {n: size for n, size in found.items() if n not in whole}
 
 
@@ -345,7 +372,7 @@ def prefetched_lines(
     """The kernels with `Buffer.soon` set: where it pays (None), wherever it can be done, or nowhere."""
     if wanted is False or (kernels.graph.sizes and not wanted):
         return kernels
-    levels, total = table_cpu(threads).levels, 0 if wanted else touched(kernels)
+    levels, total = table_cpu(threads).levels, 0 if wanted else evaluate(touched(kernels), {})
     if not wanted and total <= levels[-2].capacity * FITTED.prefetch_lines_share_of_l3:
         return kernels
     least = -1.0 if wanted else levels[1].capacity
@@ -364,9 +391,38 @@ def prefetched_lines(
 
 def _inputs(k: Kernel, least: float) -> frozenset[str]:
     """Memory of more bytes than this that a kernel reads and leaves as it is."""
-    return frozenset(b.tensor for b in k.unchanged if b.shape and tensor_bytes(k.graph, b.tensor) > least)
+    return frozenset(b.tensor for b in k.unchanged if b.shape and _most_bytes(k.graph, b.tensor) > least)
 
 
 def _with_prefetches(k: Kernel, names: frozenset[str]) -> Kernel:
     buffers = tuple(replace(b, soon=True) if b.tensor in names else b for b in k.buffers)
     return replace(k, buffers=buffers)
+
+
+# --- open sizes -------------------------------------------------------------------------------------------
+
+# Where sizes are open, what the operator touches is an expression of them, and kernels have all these hints
+# for sizes at which it does not fit L3 (`Kernel.far`): a version of their code, that calls choose
+# (`codegen.cpu.versions`).
+
+
+def hints_where_far(kernels: KernelGraph, threads: int, decisions: list[Decision]) -> KernelGraph:
+    """Kernels whose sizes are open with the hints that pay where memory is far."""
+    levels, total = table_cpu(threads).levels, touched(kernels)
+    limit = int(FITTED.non_temporal_results_beyond * levels[-2].capacity)
+    least = FITTED.non_temporal_results_least_bytes
+    past = frozenset(n for n in _results(kernels) if _most_bytes(kernels.graph, n) >= least)
+    soon = {k.name: _inputs(k, levels[1].capacity) for k in kernels.kernels if k.library is None}
+    why = f"where {total} bytes in all do not fit L3"
+    if past:
+        decisions.append(Decision("stream", ", ".join(sorted(past)), True, f"non-temporal stores {why}"))
+    if names := sorted(set().union(*soon.values())):
+        told = f"lines are prefetched shortly before use {why}"
+        decisions.append(Decision("prefetch lines", ", ".join(names), True, told))
+    far = Constraint(">=", total, IConst(limit + 1))
+
+    def hinted(k: Kernel) -> Kernel:
+        k = _with_prefetches(_with_streams(k, past), soon.get(k.name, frozenset()))
+        return replace(k, far=far) if any(b.past or b.soon or b.ahead for b in k.buffers) else k
+
+    return replace(kernels, kernels=tuple(map(hinted, kernels.kernels)))

@@ -28,7 +28,12 @@ from polyfuse.layers.mapping.gpu_row_alignment import align_rows
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
 from polyfuse.layers.mapping.gpu_storage import GpuStorage
 from polyfuse.layers.mapping.loop_alignment import align_loops
-from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines, streaming_stores
+from polyfuse.layers.mapping.memory_hints import (
+    hints_where_far,
+    non_temporal_stores,
+    prefetched_lines,
+    streaming_stores,
+)
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.layers.mapping.residues import split_residues
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
@@ -125,6 +130,8 @@ class CpuMapping:
         return CpuStorage(graph, part, tree, nest, self.threads, decisions, self.knobs)
 
     def hinted(self, kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph:
+        if kernels.graph.sizes:
+            return hints_where_far(kernels, self.threads, decisions)
         kernels = non_temporal_stores(kernels, self.threads, decisions, self.knobs.stream)
         return prefetched_lines(kernels, self.threads, decisions)
 
