@@ -34,7 +34,7 @@ from polyfuse.ir.cpu_core import Core, CpuKnobs, overlap_room
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, variables
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
-from polyfuse.ir.linear import interval, size_ranges
+from polyfuse.ir.linear import interval, linear, size_ranges
 from polyfuse.ir.schedule_tree import HEAD, Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -67,6 +67,7 @@ def prefetched_rows(
     `knobs.ahead`: so many rows ahead wherever it can be (None: one row, where it pays).
     """
     wanted = knobs.ahead
+    nest = _after_first_values(nest) if graph.sizes else nest
     rows = _rows(graph, nest)
     if not rows or wanted == 0:
         return buffers
@@ -82,8 +83,8 @@ def prefetched_rows(
         return buffers
     ahead = wanted or 1
     which = "the next row" if ahead == 1 else f"the row {ahead} ahead"
-    size = f" {format_bytes(row)}," if not graph.sizes else ""
-    why = f"{which},{size} comes to the caches while the last phase computes"
+    size = "" if graph.sizes else f", {format_bytes(row)},"
+    why = f"{which}{size} comes to the caches while the last phase computes"
     decisions.append(Decision("prefetch rows", ", ".join(found), True, why))
     return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
 
@@ -153,6 +154,14 @@ def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
             return members if several and (phases[-1] is children[-1] or not has_band(children[-1])) else ()
         tree = phases[0] if phases else None
     return ()
+
+
+def _after_first_values(nest: Tree) -> Tree:
+    """The loops of a nest, without first values of totals that stand before them: where sizes are open the
+    rows of a sum are not shared out (`layers.mapping.reductions`)."""
+    children = nest.children if isinstance(nest, Sequence) else (nest,)
+    loops = [c for c in children if has_band(c)]
+    return loops[0] if len(loops) == 1 else nest
 
 
 def _heads(graph: TensorGraph, phases: Many[Tree]) -> int:
@@ -408,7 +417,7 @@ def _with_prefetches(k: Kernel, names: frozenset[str]) -> Kernel:
 
 def hints_where_far(kernels: KernelGraph, threads: int, decisions: list[Decision]) -> KernelGraph:
     """Kernels whose sizes are open with the hints that pay where memory is far."""
-    levels, total = table_cpu(threads).levels, touched(kernels)
+    levels, total = table_cpu(threads).levels, linear(touched(kernels)).expr()
     limit = int(FITTED.non_temporal_results_beyond * levels[-2].capacity)
     least = FITTED.non_temporal_results_least_bytes
     past = frozenset(n for n in _results(kernels) if _most_bytes(kernels.graph, n) >= least)
