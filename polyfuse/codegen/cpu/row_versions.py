@@ -10,8 +10,8 @@ that is far.
 What is decided by how long a row is (how many are computed at a time, how many lanes a loop has, what stays
 in registers) is decided for each version by the lengths that it is for, as for rows of a known length.
 Versions whose code is the same are one.  What the operator touches is an expression of sizes, and where it is
-more than L3 keeps, memory is far (`layers.mapping.memory_hints`).  Kernels with tiles of products have none, nor have those whose
-workers share rows by what data says.
+more than L3 keeps, memory is far (`layers.mapping.memory_hints`).  Kernels with tiles of products have none,
+nor have those whose workers share rows by what data says.
 """
 
 from __future__ import annotations

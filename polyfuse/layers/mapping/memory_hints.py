@@ -412,7 +412,7 @@ def _with_prefetches(k: Kernel, names: frozenset[str]) -> Kernel:
 
 # Where sizes are open, what the operator touches is an expression of them, and kernels have all these hints
 # for sizes at which it does not fit L3 (`Kernel.far`): a version of their code, that calls choose
-# (`codegen.cpu.versions`).
+# (`codegen.cpu.row_versions`).
 
 
 def hints_where_far(kernels: KernelGraph, threads: int, decisions: list[Decision]) -> KernelGraph:
