@@ -192,6 +192,8 @@ class Kernel:
         if (own := self.owners) is not None:
             lines.append(f"  {own.parts} owners of {own.tensor}, by its index {own.place}")
         lines += [f"  {b}" for b in self.buffers]
+        if self.far is not None:
+            lines.append(f"  memory is far where {self.far}")
         for k, stage in enumerate(self.stages):
             lines.append(f"  stage {k}")
             lines += [format_tree(_stage_tree(stage), "    ", self.graph)]
