@@ -212,7 +212,9 @@ class Definition:
         likely = [*mentions(v.id, sides, partial(shown_extent_in, self.scope), mine - {v.id})]
         if len(self.scope.sizes) == 1 and not any(extent for extent, _ in likely):
             likely += [(self.scope.in_own_sizes(only), 0) for only in self.scope.sizes.values()]
-        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in {{}}")
+        undeclared = None if self.info.declared or self.is_scatter else self.target
+        example = f"for {v.id} in {{}}"
+        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, example, undeclared)
 
     def place(self, i: ast.Expr) -> object:
         """What an index of the left side defines: a range, or an expression and the ranges in it."""

@@ -172,7 +172,7 @@ class ExprBuilder:
                 raise BuildError
 
     def _literal(self, value: float | int, text: str, want: DType, span: Span) -> g.Expr:
-        if text in CONSTANTS and want.is_float:  # of a function's body
+        if text.removeprefix("-") in CONSTANTS and want.is_float:  # of a function's body
             return g.Const(value, want, span)
         fitted = fit(value, want)
         if fitted is None:

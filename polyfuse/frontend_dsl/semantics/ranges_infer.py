@@ -180,16 +180,16 @@ def agree(
     diags: Diagnostics,
     span: Span,
     example: str,
+    undeclared: str | None = None,
 ) -> IndexExpr | None:
     """The common upper bound; None after a report.
 
     `example` is a range with {} for its bounds; `likely`, those of `mentions`, is for the hint where there is
-    no source.
+    no source, and `undeclared` is a tensor whose declaration would be one.
     """
     if not sources:
         shown = example.format(likely_range(list(likely), facts))
-        hint = f"'{var}' stands alone in no unguarded subscript; write its range, such as: {shown}"
-        diags.error("PF302", f"nothing gives the range of '{var}'", span, hint)
+        _no_source(var, shown, diags, span, undeclared)
         return None
     known = sources[0]
     for other in sources[1:]:
@@ -204,6 +204,19 @@ def agree(
             diags.error("PF301", message, span, hint, related)
             return None
     return known.extent
+
+
+def _no_source(var: str, shown: str, diags: Diagnostics, span: Span, undeclared: str | None) -> None:
+    """PF302. The variables of a rank variable have no ranges that can be written, and are reported once."""
+    group = span.text.endswith("...")
+    name = span.text if group else var
+    ways = [] if group else [f"write its range, such as: {shown}"]
+    if undeclared is not None and (group or "<size>" in shown):
+        ways.append(f"declare the tensor: let {undeclared}: <dtype>[<extents>]")
+    elif group:
+        ways.append(f"read a tensor at [{name}]")
+    hint = f"'{name}' stands alone in no unguarded subscript; {', or '.join(ways)}"
+    diags.error("PF302", f"nothing gives the range of '{name}'", span, hint)
 
 
 def likely_range(found: list[tuple[IndexExpr | None, int]], facts: Facts) -> str:

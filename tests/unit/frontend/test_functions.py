@@ -83,6 +83,13 @@ def test_arguments_are_put_in_unevaluated() -> None:
     )
 
 
+def test_minus_infinity_in_a_body_is_one_of_the_argument_type() -> None:
+    text = "fn g(a) = -inf if a == -inf else -pi\n" + HEAD + "y[i] = g(x[i]) }"
+    x, k = np.float32([-np.inf, 1, np.nan]), np.zeros(3, np.int32)
+    found = pf.compile(text, target="interpret")(x, k)
+    np.testing.assert_array_equal(found, np.float32([-np.inf, -np.pi, -np.pi]))
+
+
 @pytest.mark.parametrize("target", ["cpu", "interpret", "emulate"])
 def test_a_guard_of_the_body_guards_the_reads_of_an_argument(target: Any) -> None:
     text = "fn inside(a, i, n) = a if i < n else 0.0\n"
