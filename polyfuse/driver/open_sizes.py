@@ -173,11 +173,12 @@ def _unproved(graph: TensorGraph, fixed: Mapping[str, int]) -> str:
 
 def _most(graph: TensorGraph, fixed: Mapping[str, int], names: Sequence[str]) -> int:
     """The largest bound of open sizes with which numbers and indices are what they are for small sizes."""
-    usual = wrapping(graph, fixed)
+    usual = wrapping(graph, fixed, casts=False)
     for most in _MOST:
         sizes: Sizes = {**fixed, **dict.fromkeys(names, (1, most))}
         large = refuse_large(graph, sizes, Diagnostics())
-        if not large and wrapping(graph, sizes) == usual and all(_fit(s, sizes) for s in graph.statements):
+        same = not large and wrapping(graph, sizes, casts=False) == usual
+        if same and all(_fit(s, sizes) for s in graph.statements):
             return most
     raise NotOpen("an index or a number may have no room for large sizes")
 

@@ -108,21 +108,22 @@ def is_exact(e: IndexExpr, spans: Spans) -> bool:
     return all(found is None or found[0] > 0 for found in divisors)
 
 
-def wrapping(graph: TensorGraph, sizes: Sizes) -> TensorGraph:
-    """The graph with numbers that have no room, or may be divided by 0, as arithmetic of i64."""
-    statements = tuple(_statement(s, spans_of(s.dims, sizes)) for s in graph.statements)
+def wrapping(graph: TensorGraph, sizes: Sizes, casts: bool = True) -> TensorGraph:
+    """The graph with numbers that have no room, or may be divided by 0, as arithmetic of i64; with `casts`,
+    those of numbers that fit are left out."""
+    statements = tuple(_statement(s, spans_of(s.dims, sizes), casts) for s in graph.statements)
     if all(a is b for a, b in zip(statements, graph.statements, strict=True)):
         return graph
     return replace(graph, statements=statements)
 
 
-def _statement(s: Statement, spans: Spans) -> Statement:
+def _statement(s: Statement, spans: Spans, casts: bool) -> Statement:
     def number(e: Expr) -> Expr:
         match e:
             case IndexValue(index, dtype) if not is_exact(index, spans):
                 value = arithmetic(index, spans, e)
                 return value if dtype is I64 else Cast(value, dtype, e.span)
-            case Cast(IndexValue(index, source), dtype) if source is I64 and dtype.is_integer:
+            case Cast(IndexValue(index, source), dtype) if casts and source is I64 and dtype.is_integer:
                 # A cast that wraps stays one: such an index is no value of the dtype
                 # (`poly.legality.ranges`).
                 values = span(index, spans)

@@ -46,6 +46,14 @@ def graph_of(text: str) -> TensorGraph:
         # A position is a number of the type: i32 has no more.
         ("op f(x: i32[T]) -> (y: i32[T]) { y[t] = x[t] + t }", {}, "T >= 1, T <= 2147483647"),
         ("op f(x: i16[T]) -> (y: i16[T]) { y[t] = x[t] + t }", {}, "T >= 1, T <= 32767"),
+        # One that is cast has room: the cast wraps, or does nothing.
+        ("op f(x: u64[T]) -> (y: u64[T]) { y[t] = x[t] + u64(t) }", {}, "T >= 1, T <= 1099511627776"),
+        ("op f(x: u8[T]) -> (y: u8[T]) { y[t] = x[t] >> 4*u8(t % 2) }", {}, "T >= 1, T <= 1099511627776"),
+        (
+            "op f(x: f32[T, H], seed: u64) -> (y: f32[T, H]) { y[t, h] = uniform(seed, 0, position(t, h)) }",
+            {"H": 8},
+            "T >= 1, T <= 1099511627776, H = 8",
+        ),
     ],
 )
 def test_regions_say_what_is_proved(text: str, fixed: dict[str, int], told: str) -> None:
