@@ -94,7 +94,8 @@ class _Segments(Writer):
             op = "max"
         low, high = self.ends()
         term = self.term()
-        if op != "mean" and self.chance(0.15):
+        some = bool(self.sizes["E"]) or op not in ("max", "min")  # an extreme of no elements has no value
+        if op != "mean" and self.chance(0.15) and some:
             right = f"{op}[e in 0..E]({term} if e >= {low} and e < {high} else {self.nothing(op)})"
         elif op == "sum" and self.chance(0.15):
             right = f"sum[e in {low}..{high}, m in 0..M]({term} * v_m[m])"
