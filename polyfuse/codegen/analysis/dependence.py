@@ -21,7 +21,7 @@ from polyfuse.codegen.analysis.trip_count import most_trips
 from polyfuse.codegen.function import Function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import linear
+from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -175,17 +175,26 @@ def _digits(index: IndexExpr, nest: Sequence[For]) -> set[str]:
     """Loops whose variables are the digits of an index: each counts for more than all smaller ones reach."""
     for loop in reversed(nest):
         index = substitute(index, {loop.var: loop.lower + IVar(loop.var)})
-    form = linear(index)
-    factors = sorted((abs(form.factor(IVar(x.var))), x.var, x) for x in nest if form.factor(IVar(x.var)))
-    if form.hidden & {x.var for x in nest}:
-        return set()
+    form, limit, own = linear(index), math.inf, {x.var for x in nest}
+    match [atom for atom, _ in form.terms if own & set(variables(atom))]:
+        case [IBin("%", top, IConst(m))]:
+            parts = linear(top)
+            form, limit = Linear(tuple((a, c) for a, c in parts.terms if c % m), parts.constant), m
+        case _:
+            pass
+    return set() if form.hidden & own else _within(form, nest, limit)
+
+
+def _within(form: Linear, nest: Sequence[For], limit: float) -> set[str]:
+    """The loops that a linear form has as digits; none if they reach the limit."""
+    digits = [(abs(c), x) for x in nest if (c := form.factor(IVar(x.var)))]
     reach: float = 0
-    for factor, _, loop in factors:
+    for factor, loop in sorted(digits, key=lambda d: d[0]):
         if factor * loop.step <= reach:
             return set()
         most = most_trips(loop)
         reach += math.inf if most is None else factor * (most - 1)
-    return {x.var for _, _, x in factors}
+    return {x.var for _, x in digits} if reach < limit or limit == math.inf else set()
 
 
 def own_elements(kernel: Kernel, rows: Sequence[For]) -> bool:

@@ -88,6 +88,11 @@ STRIPS = (loop("a", N), loop("b", binary("min", 32 * A + 32, N), 32 * A))
         ((2 * A + B,), (loop("a", 9, step=2), loop("b", 4)), True),
         ((B,), STRIPS, True),
         ((B - 32 * A,), STRIPS, False),
+        (((4 * IVar("c") + B) % 4,), PAIR[1:], True),  # of a thread c: each of its elements
+        (((2 * IVar("c") + B) % 4,), PAIR[1:], True),
+        (((4 * A + B) % 4,), PAIR, False),
+        ((B % 3,), PAIR[1:], False),
+        ((A, (8 * A + B) % 4), PAIR, True),
         ((A // 192 * 2 + A % 2,), (loop("a", 130),), False),  # slots of the threads that share a row
     ],
 )
