@@ -8,14 +8,20 @@ from functools import cache
 
 import numpy as np
 import pytest
-from targets import Array
+from drawn_ways import DrawnWay
+from targets import Array, Call
+from ways import check as assert_right
 
 import polyfuse as pf
 from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.index_expr import IBin, IConst, IVar, binary
 from polyfuse.ir.index_expr import evaluate as number
 from polyfuse.ir.linear import linear
+from polyfuse.layers.graph.one_pass import online
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 
@@ -179,6 +185,20 @@ def test_arguments_that_are_not_aligned(offset: int) -> None:
     moved = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
     moved[...] = x
     check("softmax", "bf16", {"x": moved})
+
+
+def test_what_is_not_of_a_chunk_is_not_read_from_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that threads share is written chunk by chunk: elements after one exist, and come later."""
+    text = """op p(x: f64[R, C]) -> (y: f64[R, C]) where C >= 1 {
+      u[r, c] = x[r, c]
+      m[r] = sum[c](u[r, c]) / C
+      v[r] = sum[c]((u[r, c] - m[r]) ** 2) / C
+      y[r, c] = (u[r, c] - m[r]) * rsqrt(v[r] + 0.01)
+    }"""
+    monkeypatch.setattr(online, "chunk_elements", lambda row, machine: 1)
+    x = np.random.default_rng(0).normal(size=(1, 60))
+    call = Call("chunks", text, instantiate(parse_text(text), "p"), {"R": 1, "C": 60}, {"x": x})
+    assert_right([(call, DrawnWay(stitching=Stitching(online=True), device="odd"))])
 
 
 # --- remainders -------------------------------------------------------------------------------------------

@@ -93,13 +93,15 @@ _OWN = (Scope.REGISTER, Scope.LOCAL)
 
 @dataclass(slots=True)
 class PartialVector:
-    """`lane` is the loop over the `width` elements of a vector; the element exists where `inside` holds."""
+    """`lane` is the loop over the `width` elements of a vector; the element exists where `inside` holds, and
+    `length` of them do."""
 
     kernel: Kernel
     strided: frozenset[str]
     lane: str
     width: int
     inside: Expr
+    length: IndexExpr
     numbers: itertools.count[int]
     before: dict[Read, Declare] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
@@ -181,7 +183,18 @@ class PartialVector:
         writers = [s for s in graph.statements if s.target == buffer]
         alone = len(writers) == 1 and not writers[0].accumulate and graph.tensor(buffer).role is Role.TEMP
         rows = isinstance(last, IConst) and last.value % self.width == 0
-        return alone and rows and self.aligned(b, indices)
+        return alone and rows and self.all_of_a_row(writers[0]) and self.aligned(b, indices)
+
+    def all_of_a_row(self, writer: Statement) -> bool:
+        """Are the elements that exist here all that a row of this statement's target has?"""
+        *leading, last = writer.write
+        own = next((d for d in writer.dims if last == IVar(d.name)), None)
+        if own is None:
+            return False
+        rows = {i.name for i in leading if isinstance(i, IVar)}
+        count = linear(own.upper - own.lower)
+        of_rows = {*variables(own.lower), *variables(own.upper)} <= rows
+        return of_rows and not count.terms and count == linear(self.length)
 
     def aligned(self, b: Buffer, indices: tuple[Index, ...]) -> bool:
         """Are the elements over the lanes neighbours, beginning at a multiple of the vector?"""

@@ -433,7 +433,10 @@ class Spmd:
         if not whole:
             return (vector,)
         inside = self.within(one, loop.lower, loop.upper)
-        partial = PartialVector(self.kernel, self.cx.strided, name, width, _all(inside), self.cx.numbers)
+        count = loop.upper - loop.lower
+        partial = PartialVector(
+            self.kernel, self.cx.strided, name, width, _all(inside), count, self.cx.numbers
+        )
         if (anyway := partial.block(body)) is not None:
             some = [
                 *self.holds("lt", loop.lower, binary("+", start, width)),
