@@ -33,10 +33,12 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.linear import size_ranges
-from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
+from polyfuse.ir.ops import Cost, of_cost
+from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, reads, walk
 
+_DIVIDER = of_cost(Cost.DIVIDER)
 
 @dataclass(slots=True)
 class LanePrinter(HalfPrinter):
@@ -163,7 +165,7 @@ class LanePrinter(HalfPrinter):
         ]
         totals = {a: u.value.dtype.bytes for u in updates for a in self._own(u)}
         if is_open_row(self.kernel, loop):
-            return self.under_masks(loop, end, plain, lanes, indent, totals, always=True)
+            return self.under_masks(loop, end, plain, lanes, indent, totals, always=not _divides(loop))
         count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
@@ -311,3 +313,9 @@ def _updates(block: Block) -> list[Update]:
             case _:
                 pass
     return found
+
+
+def _divides(loop: For) -> bool:
+    """Has a loop quotients or roots, which take longer than a branch and totals in memory behind it?"""
+    every = (e for v in values_of(loop.body) for e in walk(v) if isinstance(e, Apply))
+    return any(e.op in _DIVIDER for e in every)
