@@ -23,7 +23,7 @@ from typing import TypeGuard
 from polyfuse.codegen.analysis.trip_count import is_open_row
 from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, IVar, evaluate, sizes
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, IVar, evaluate, sizes, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope, instances, tree
 from polyfuse.ir.linear import of_size, size_ranges
 from polyfuse.ir.loop_ir import For, nodes_of
@@ -48,11 +48,13 @@ def by_rows(kernel: Kernel) -> tuple[Version, ...]:
         return ()
     found: list[Version] = []
     low, high = size_ranges(kernel.graph)[of_size(size)]
+    each = _elements_of_one(kernel, size)
     for border in FITTED.open_rows_borders:
-        if low <= border < high:
-            shorter = Constraint("<=", ISize(size), IConst(border))
-            found.append(Version(_bounded(kernel, size, low, border), f"_r{border}", (shorter,)))
-            low = border + 1
+        most = border // each
+        if low <= most < high:
+            shorter = Constraint("<=", ISize(size), IConst(most))
+            found.append(Version(_bounded(kernel, size, low, most), f"_r{border}", (shorter,)))
+            low = most + 1
     return (*found, Version(_bounded(kernel, size, low, high))) if found else ()
 
 
@@ -70,6 +72,15 @@ def row_size(kernel: Kernel) -> str | None:
         for n in {*sizes(dim.upper)} & {*found}:
             done[n] += evaluate(instances(s), usual)
     return max(found, key=lambda n: done[n])
+
+
+def _elements_of_one(kernel: Kernel, size: str) -> int:
+    """By how many elements rows are longer where the size is one more: 56 in loops of lanes over 56 * W."""
+    most = FITTED.open_rows_longest
+    at = [dict.fromkeys(kernel.graph.sizes, most) | {size: n} for n in (most, 2 * most)]
+    trips = [d.upper - d.lower for _, d in _in_lanes(kernel, tree(kernel)) if size in sizes(d.upper)]
+    found = [(evaluate(e, at[1]) - evaluate(e, at[0])) // most for e in trips if not variables(e)]
+    return min((n for n in found if n > 0), default=1)
 
 
 def _in_lanes(kernel: Kernel, node: Tree) -> Iterator[tuple[Statement, IterDim]]:
@@ -102,7 +113,7 @@ def where_far(kernel: Kernel) -> Version | None:
     if size is None:
         return Version(hinted, "_far", (kernel.far,))
     low, high = size_ranges(kernel.graph)[of_size(size)]
-    low = max(low, FITTED.open_rows_short + 1)
+    low = max(low, FITTED.open_rows_short // _elements_of_one(kernel, size) + 1)
     longer = Constraint(">=", ISize(size), IConst(low))
     return Version(_bounded(hinted, size, low, high), "_far", (longer, kernel.far)) if low <= high else None
 
