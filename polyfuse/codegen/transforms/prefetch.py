@@ -38,7 +38,18 @@ from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
+from polyfuse.ir.index_expr import (
+    IConst,
+    IndexExpr,
+    IndexLike,
+    IVar,
+    binary,
+    evaluate,
+    product,
+    sizes,
+    substitute,
+    variables,
+)
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import (
@@ -46,6 +57,7 @@ from polyfuse.ir.loop_ir import (
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     Prefetch,
     Store,
@@ -214,6 +226,8 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
 
 
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
+_Second: TypeAlias = tuple[int, _Path, Read]
+AHEAD = "%ahead"  # how many rows lines are asked for ahead
 
 
 def prefetch_next_row(kernel: Kernel, functions: tuple[Function, ...], core: Core) -> tuple[Function, ...]:
@@ -224,9 +238,11 @@ def prefetch_next_row(kernel: Kernel, functions: tuple[Function, ...], core: Cor
 
 def _prefetching(f: Function, soon: list[Buffer], core: Core) -> Function:
     alone = f.one_by_one and f.time is None
-    if not alone or not f.loops or (trip_of(f.loops[-1]) or 0) < FITTED.prefetch_next_row_least_rows:
+    if not alone or not f.loops or not _has_many(f.loops[-1]):
         return f
     found = [(b, p) for b in soon if (p := _second_pass(f, b)) is not None]
+    if any(trip_of(x) is None for _, (_, path, _) in found for x in path):
+        return _prefetching_open(f, found, core)
     row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
     if (
         not core.l1 * FITTED.prefetch_next_row_least_of_l1
@@ -244,7 +260,36 @@ def _prefetching(f: Function, soon: list[Buffer], core: Core) -> Function:
     return f.with_body(tuple(body))
 
 
-def _second_pass(f: Function, b: Buffer) -> tuple[int, _Path, Read] | None:
+def _has_many(rows: For) -> bool:
+    """Are there rows enough, as far as that is known?"""
+    if (trip := trip_of(rows)) is not None:
+        return trip >= FITTED.prefetch_next_row_least_rows
+    return bool(sizes(rows.upper)) and not variables(rows.lower) + variables(rows.upper)
+
+
+def _prefetching_open(f: Function, found: list[tuple[Buffer, _Second]], core: Core) -> Function:
+    """The same where the length of rows is open: the next row is this one where it is too short or too long,
+
+        n = min(1, row - least, most - row) or more      for n, i: fetch x[n, c + max(0, n), i]
+
+    so that its lines are near already."""
+    row: IndexExpr = IConst(0)
+    for b, (_, path, _) in found:
+        row = binary("+", row, binary("*", product(tuple(x.upper for x in path)), b.dtype.bytes))
+    least = int(core.l1 * FITTED.prefetch_next_row_least_of_l1)
+    most = int(core.l2 * FITTED.prefetch_next_row_most_of_l2)
+    fits = binary("min", binary("-", row, least), binary("-", most + 1, row))
+    ahead = Declare(
+        AHEAD, I64, IndexValue(binary("max", 0, binary("min", 1, fits)), I64), role=LocalRole.INDEX
+    )
+    body = list(f.body)
+    for b, (number, path, read) in found:
+        request = _request(f.loops[-1], path[-1], read, core.line // b.dtype.bytes, IVar(AHEAD))
+        body[number] = _within(body[number], path, request)
+    return f.with_body((ahead, *body))
+
+
+def _second_pass(f: Function, b: Buffer) -> _Second | None:
     """The last loop nest of the body that reads a whole row, if there is one before it: its number, the loops
     around the read, and the read."""
     found = [
@@ -268,13 +313,13 @@ def _takes_row(path: _Path, r: Read, b: Buffer, f: Function) -> bool:
         and f.loops[-1].var in names
         and inner.keys() == loops.keys()
         and all(x.lower == IConst(0) and x.step == 1 and x.upper == inner[n] for n, x in loops.items())
-        and all(isinstance(e, IConst) for e in inner.values())
+        and not any(variables(e) for e in inner.values())
     )
 
 
-def _request(rows: For, lanes: For, r: Read, line: int) -> For:
+def _request(rows: For, lanes: For, r: Read, line: int, ahead: IndexLike = 1) -> For:
     """A loop over the lines of the next row, where the lanes are; after the last row those of this one."""
-    following = binary("min", IVar(rows.var) + 1, rows.upper - 1)
+    following = binary("min", IVar(rows.var) + ahead, rows.upper - 1)
     name = f"{lanes.var}_n"
     places = {rows.var: following, lanes.var: IVar(name)}
     indices = tuple(places.get(i.name, i) if isinstance(i, IVar) else i for i in r.indices)

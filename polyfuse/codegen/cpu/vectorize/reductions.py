@@ -33,8 +33,8 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.linear import size_ranges
-from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update, values_of
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, reads, walk
 
