@@ -4,6 +4,7 @@ the reference."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,9 @@ def graph_of(text: str) -> TensorGraph:
     return instantiate(parse_text(text), "f")
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("target", ["cpu", "interpret"])
+@pytest.mark.parametrize(
+    ("target", "name"), [*(("cpu", n) for n in CALLS), ("interpret", "images"), ("interpret", "gradient")]
+)
 def test_open_kernels_agree_with_the_reference(name: str, target: str) -> None:
     text, calls = CALLS[name]
     graph = graph_of(text)
@@ -105,3 +107,29 @@ def test_what_is_not_finite_stays_so_about_a_pivot() -> None:
     r, b = np.zeros_like(x), np.zeros(1100, np.float32)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(np.isnan(f(x, r, b)), np.isnan(g(x, r, b)))
+
+
+def source(text: str, *shapes: tuple[int, ...]) -> str:
+    f = pf.compile(text, sizes="open", options=pf.Options(progress=False))
+    return f.built(*(np.zeros(s, np.float32) for s in shapes)).code.source
+
+
+@pytest.mark.machine("zen4")
+def test_the_last_pass_over_a_row_of_open_length_prefetches_the_next_one_where_that_fits() -> None:
+    text = source(BATCH_NORM, (2, 3, 4, 5))
+    assert len(re.findall(r"pf_i64 ahead = pf_max_i64\(0, pf_min_i64\(1, ", text)) == 1
+    assert re.search(r"__builtin_prefetch\(&b_x\[.*pf_min_i64\(c0 \+ ahead, N_C - 1\)", text)
+
+
+@pytest.mark.machine("zen4")
+def test_versions_are_for_lengths_of_rows_not_for_values_of_the_size() -> None:
+    """Rows are 4 * W long."""
+    text = source(BATCH_NORM, (2, 3, 4, 5))
+    found = [int(n) for n in re.findall(r"if \(num\[\d\] <= (\d+)\) return pf_k0_r\d+_0_body\(", text)]
+    assert found and set(found) <= {4, 16, 64, 128, 320}
+
+
+@pytest.mark.machine("zen4")
+def test_what_is_left_of_a_row_is_behind_a_branch_where_it_divides() -> None:
+    text = "op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](1.0 / sqrt(x[t, h])) }"
+    assert re.search(r"if \(c1_s < c1_e\) \{\n\s+const int rest", source(text, (3, 9)))
