@@ -36,7 +36,7 @@ def test_short_rows_have_code_of_their_own() -> None:
     for n in found:
         assert text.count(f"pf_k0_r{n}_0_body(") == 2
     low = [int(n) for n in re.findall(r"if \(N_H < (\d+)\) __builtin_unreachable\(\);", text)]
-    assert sorted(low) == [1, *(n + 1 for n in found)]
+    assert sorted({*low}) == [1, *(n + 1 for n in found)]  # that of far memory begins where one of these does
 
 
 @pytest.mark.machine("zen4")
