@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -15,3 +16,12 @@ def seed() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """Models are traced and compiled, even if an earlier run kept them."""
+    import torch._functorch.config as config
+
+    with config.patch(enable_autograd_cache=False):
+        yield

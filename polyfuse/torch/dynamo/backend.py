@@ -11,7 +11,8 @@ shows it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,20 +25,18 @@ from polyfuse.torch.dynamo.lowering import Lowered, device_of, is_item, lower
 from polyfuse.torch.dynamo.lowerings.table import complete
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
 from polyfuse.torch.dynamo.report import (
+    COUNTERS,
     GRAPHS,
     GraphReport,
     aten_nodes,
     references,
     region_report,
 )
-from polyfuse.torch.dynamo.reproducer import module_of, save
+from polyfuse.torch.dynamo.reproducer import ByAten, Text, save
 from polyfuse.torch.dynamo.settings import Settings, decompositions
 from polyfuse.torch.dynamo.sizes import Unsupported
 
 Node: TypeAlias = Any
-COUNTERS = "polyfuse"
-"""What `torch._dynamo.utils.counters` has of this backend."""
-
 __all__ = ["lowerings", "polyfuse_backend"]
 
 
@@ -59,29 +58,48 @@ def polyfuse_backend(
 
     settings = Settings.of({**(options or {}), **kwargs}, mode)
     tensors = references(inputs)
-    compilers = {
-        name: partial(compile_graph, settings=settings, kind=kind, tensors=tensors)
-        for name, kind in (
-            ("fw_compiler", "forward"),
-            ("bw_compiler", "backward"),
-            ("inference_compiler", "inference"),
-        )
-    }
-    made: Callable[..., Any] = aot_autograd(
-        **compilers,
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(module, inputs)
+    with _keeping(settings, tensors) as kept:
+        compilers = {
+            name: kept(partial(compile_graph, settings=settings, kind=kind, tensors=tensors))
+            for name, kind in (
+                ("fw_compiler", "forward"),
+                ("bw_compiler", "backward"),
+                ("inference_compiler", "inference"),
+            )
+        }
+        made: Callable[..., Any] = aot_autograd(
+            **compilers,
+            decompositions=decompositions(),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )(module, inputs)
     return made
 
 
+@contextmanager
+def _keeping(settings: Settings, tensors: tuple[Any, ...]) -> Iterator[Callable[[Any], Any]]:
+    """`cached.keeping`, where this torch keeps graphs of other backends."""
+    try:
+        from polyfuse.torch.dynamo.cached import keeping
+    except ImportError:
+        yield lambda compiler: compiler
+        return
+    with keeping(str(settings), tensors) as kept:
+        yield kept
+
+
 def compile_graph(
-    module: Any, inputs: Sequence[Any], *, settings: Settings, kind: str, tensors: tuple[Any, ...] = ()
+    module: Any,
+    inputs: Sequence[Any],
+    *,
+    settings: Settings,
+    kind: str,
+    tensors: tuple[Any, ...] = (),
+    wrap: Callable[..., Any] | None = None,
 ) -> Callable[[list[Any]], Any]:
-    """What computes an ATen graph; it takes a list of arguments, and empties it."""
+    """What computes an ATen graph; it takes a list of arguments, and empties it.  `wrap` makes of it what
+    torch keeps."""
     import torch
-    from torch.fx.graph import CodeGen
 
     start = time.perf_counter()
     graph = module.graph
@@ -90,35 +108,37 @@ def compile_graph(
     told = GraphReport(kind, tensors=tensors)
     found, lowered, calls = _compiled(graph, settings, told)
     made = torch.fx.GraphModule(module, assemble(graph, found, lowered, calls))
-    assert isinstance(made.graph._codegen, CodeGen)
     told.aten = aten_nodes(found)
     told.calls = list(calls.values())
     told.seconds = time.perf_counter() - start
     GRAPHS.append(told)
-    return _boxed(made)
+    code = _boxed(made)
+    return _run(made) if wrap is None or code is None else wrap(_run(made), made, Text.of(code), told)
 
 
-def _boxed(module: Any) -> Callable[[list[Any]], Any]:
-    """A call with a list, which is emptied: arguments die as soon as they are read last."""
+def _boxed(module: Any) -> Any:
+    """Have the graph take a list, which it empties: arguments die as soon as they are read last.  Gives its
+    code; None where this torch has no such code."""
     try:
         from torch.fx.graph import _BoxedCodeGen
     except ImportError:
-        forward = module.forward
+        return None
+    module.graph.set_codegen(_BoxedCodeGen())
+    return module.recompile()
 
-        def run(arguments: list[Any]) -> Any:
-            given = tuple(arguments)
-            arguments.clear()
-            return forward(*given)
 
-    else:
-        module.graph.set_codegen(_BoxedCodeGen())
-        module.recompile()
-        run = module.forward
+def _run(module: Any) -> Callable[[list[Any]], Any]:
+    """A call with a list, which is emptied."""
+    forward = module.forward
+    takes_list = type(module.graph._codegen).__name__ == "_BoxedCodeGen"
 
-        def boxed(arguments: list[Any], run: Callable[..., Any] = run) -> Any:
-            return run(arguments)
+    def run(arguments: list[Any], forward: Callable[..., Any] = forward) -> Any:
+        if takes_list:
+            return forward(arguments)
+        given = tuple(arguments)
+        arguments.clear()
+        return forward(*given)
 
-        run = boxed
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
@@ -166,7 +186,7 @@ def _lowered(region: Region, settings: Settings) -> Lowered:
 def _call(k: int, region: Region, low: Lowered, found: Partition, told: GraphReport) -> Call:
     program = PROGRAMS.of(low.graph, device_of(region.nodes).partition(":")[0], Options())
     name = f"polyfuse_{told.kind}_{k}"
-    return Call(low, program, module_of(region, low), name)
+    return Call(low, program, ByAten(region, low), name)
 
 
 def _failures(

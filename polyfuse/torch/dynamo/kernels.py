@@ -75,6 +75,9 @@ class Program:
                 found = self._machines[sizes] = _machine(built.executable)
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _program, (self.graph, self.target, self.options)
+
     def _build(self, graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int]) -> Built:
         return build(
             graph,
@@ -101,6 +104,12 @@ class Programs:
 
 
 PROGRAMS = Programs()
+
+
+def _program(graph: TensorGraph, target: str, options: Options) -> Program:
+    """A program from its pickle."""
+    return PROGRAMS.of(graph, target, options)
+
 
 # --- what runs at known sizes -----------------------------------------------------------------------------
 
@@ -287,6 +296,9 @@ class Call:
         self.fallback = fallback
         self.failed: list[str] = []
         self._known: dict[tuple[int, ...], _AtSizes | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_known": {}, "failed": []}
 
     @property
     def is_known(self) -> bool:

@@ -17,6 +17,9 @@ from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view
 from polyfuse.torch.dynamo.lowerings.table import rule_of
 from polyfuse.torch.dynamo.partition import Kind, Partition, Region, _bytes, base_of
 
+COUNTERS = "polyfuse"
+"""What `torch._dynamo.utils.counters` has of this backend."""
+
 
 @dataclass(frozen=True)
 class RegionReport:
@@ -51,6 +54,8 @@ class GraphReport:
     seconds: float = 0.0
     calls: list[Call] = field(default_factory=list, repr=False)
     tensors: tuple[Any, ...] = field(default=(), repr=False)
+    kept: bool = False
+    """Is it from an earlier process?"""
 
     @property
     def fallbacks(self) -> list[str]:
@@ -66,7 +71,7 @@ class GraphReport:
         left = sum(sum(c.values()) for c in self.aten.values())
         lines = [
             f"{self.kind}: {self.ours} nodes in {len(self.regions)} regions, {left} with ATen, "
-            f"{self.seconds:.2f} s"
+            f"{self.seconds:.2f} s{' (kept by an earlier process)' if self.kept else ''}"
         ]
         lines += [f"    {r}" for r in self.regions]
         for why, names in self.aten.items():

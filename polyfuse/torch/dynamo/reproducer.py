@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from polyfuse.torch.dynamo.lowering import Lowered
@@ -26,12 +31,24 @@ def graph_of(region: Region, low: Lowered) -> Any:
     for k, s in enumerate(low.symbols):
         new[s] = made.placeholder(f"s{k}")
 
+    def number(e: Any) -> Any:
+        if e in new:
+            return new[e]
+        if e.is_Integer:
+            return int(e)
+        if not (e.is_Add or e.is_Mul):
+            raise LookupError(f"a size is {e}")
+        each = operator.add if e.is_Add else operator.mul
+        return reduce(lambda a, b: made.call_function(each, (a, b)), map(number, e.args))
+
     def copy(n: Any) -> Any:
         if n not in new:
-            if n.op != "call_function" or (
-                tensor_of(n) is None and not isinstance(n.meta.get("val"), list | tuple)
-            ):
-                raise LookupError(f"{n} is no tensor")
+            size = getattr(getattr(n.meta.get("val"), "node", None), "expr", None)
+            if size is not None:
+                new[n] = number(size)
+                return new[n]
+            if n.op != "call_function":
+                raise LookupError(f"{n} is no argument")
             for a in n.all_input_nodes:
                 copy(a)
             new[n] = made.node_copy(n, lambda a: new[a])
@@ -43,19 +60,59 @@ def graph_of(region: Region, low: Lowered) -> Any:
     return made
 
 
-def module_of(region: Region, low: Lowered) -> Callable[..., Sequence[Any]]:
-    """The region computed by ATen; made when it is called first."""
-    found: list[Any] = []
+@dataclass(frozen=True)
+class Text:
+    """A graph as a function in Python, which can be kept: its source, and the objects that it names."""
 
-    def run(*arguments: Any) -> Sequence[Any]:
-        import torch
+    source: str
+    names: Mapping[str, Any]
 
-        if not found:
-            found.append(torch.fx.GraphModule(torch.nn.Module(), graph_of(region, low)))
-        results: Sequence[Any] = found[0](*arguments)
+    @staticmethod
+    def of(code: Any) -> Text:
+        """From what FX made."""
+        return Text(code.src, dict(code.globals))
+
+    def function(self) -> Callable[..., Any]:
+        """The function; its first argument has the constants."""
+        found = dict(self.names)
+        exec(compile(self.source, "<graph kept by polyfuse>", "exec"), found)
+        made: Callable[..., Any] = found["forward"]
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        modules = {n: v.__name__ for n, v in self.names.items() if isinstance(v, ModuleType)}
+        others = {n: v for n, v in self.names.items() if n not in modules}
+        return {"source": self.source, "others": others, "modules": modules}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = state["others"] | {n: import_module(m) for n, m in state["modules"].items()}
+        object.__setattr__(self, "source", state["source"])
+        object.__setattr__(self, "names", names)
+
+
+class ByAten:
+    """A region computed by ATen; made when it is called first."""
+
+    def __init__(self, region: Region, low: Lowered) -> None:
+        self._parts: Any = (region, low)
+        self._text: Text | None = None
+        self._run: Callable[..., Any] | None = None
+
+    @property
+    def text(self) -> Text:
+        """Raises LookupError for a region that reads what is no tensor."""
+        if self._text is None:
+            self._text = Text.of(graph_of(*self._parts).python_code("self"))
+        return self._text
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        if self._run is None:
+            self._run = self.text.function()
+        results: Sequence[Any] = self._run(None, *arguments)
         return results
 
-    return run
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parts": None, "_text": self.text, "_run": None}
 
 
 _SCRIPT = """# A region that polyfuse could not compile: {why}
