@@ -40,6 +40,7 @@ from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, reads, walk
 
 _DIVIDER = of_cost(Cost.DIVIDER)
 
+
 @dataclass(slots=True)
 class LanePrinter(HalfPrinter):
     """Accumulators of a loop fill `lane_bytes` each, and at most `lane_room` together; inside the loop
