@@ -32,7 +32,7 @@ from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.transforms.vector_epilogues import WIDTHS, pieces
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.index_expr import IConst, IVar, binary, variables
 from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
@@ -222,15 +222,15 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
             f"{indent}}}",
         ]
     _, inner, update = row
-    if _length(inner) * update.value.dtype.bytes <= FITTED.scatter_runs_held_bytes:
+    length, until = trip_of(inner), _until(printer, node, inner, indent)
+    if length is None:
+        return [*until, *_open_runs(printer, node, row, indent)]
+    if length * update.value.dtype.bytes <= FITTED.scatter_runs_held_bytes:
         asked = [line for r in node.ahead for line in _prefetches(printer, node, inner, r, "q", "")]
-        return [
-            *_until(node, inner, indent),
-            *register_row_text(printer, RegisterRow(node, row, asked), indent),
-        ]
+        return [*until, *register_row_text(printer, RegisterRow(node, row, asked), indent)]
     i1, i2 = indent + "  ", indent + "    "
     lines = [
-        *_until(node, inner, indent),
+        *until,
         f"{indent}for (int {e}_k = 0, {e}_next; {e}_k < {e}_count; {e}_k = {e}_next) {{",
         f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {e}_keys[{e}_list[{e}_k]];",
         f"{i1}for ({e}_next = {e}_k + 1; {e}_next < {e}_count; ++{e}_next)",
@@ -239,7 +239,7 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
     ]
     lanes = FITTED.scatter_runs_lane_bytes // update.value.dtype.bytes
     assert isinstance(inner.lower, IConst)  # `_row` asked
-    low, length = inner.lower.value, _length(inner)
+    low = inner.lower.value
     whole = length // lanes
     if whole > 1:
         lines.append(
@@ -256,6 +256,32 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
     return [*lines, f"{indent}}}"]
 
 
+def _open_runs(
+    printer: Printer, node: OwnedLoop, row: tuple[list[Declare], For, Update], indent: str
+) -> list[str]:
+    """The same where the length of a row is open: strips, and what is left.  Where a run ends is found while
+    its first strip is added, which a processor guesses wrongly once."""
+    _, inner, update = row
+    lanes = FITTED.scatter_runs_lane_bytes // update.value.dtype.bytes
+    e, f, i1, i2 = node.loop.var, inner.var, indent + "  ", indent + "    "
+    at, end, rest = f"{f}_s", bare(printer.index(inner.upper)), f"{f}_n"
+    return [
+        f"{indent}for (int {e}_k = 0, {e}_next; {e}_k < {e}_count; {e}_k = {e}_next) {{",
+        f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {e}_keys[{e}_list[{e}_k]];",
+        f"{i1}{e}_next = {e}_count;",
+        *_before_run(printer, node, inner, i1),
+        f"{i1}pf_i64 {at} = {printer.index(inner.lower)};",
+        f"{i1}for (; {at} + {lanes} <= {end}; {at} += {lanes}) {{",
+        *_strip(printer, node, row, at, lanes, i2, True),
+        f"{i1}}}",
+        f"{i1}if ({at} < {end}) {{",
+        f"{i2}const int {rest} = (int)({end} - {at});",
+        *_strip(printer, node, row, at, lanes, i2, True, rest),
+        f"{i1}}}",
+        f"{indent}}}",
+    ]
+
+
 def _row(node: OwnedLoop) -> tuple[list[Declare], For, Update] | None:
     """What an iteration computes before its row, the loop over the row, and its update of the row; None if
     the body is not of this form."""
@@ -267,8 +293,7 @@ def _row(node: OwnedLoop) -> tuple[list[Declare], For, Update] | None:
     if len(declared) < len(before) or len(updates) != 1 or not _plain(inner.body):
         return None
     (update,) = updates
-    bounds = (inner.lower, inner.upper)
-    fits = all(isinstance(b, IConst) for b in bounds) and inner.step == 1
+    fits = isinstance(inner.lower, IConst) and not variables(inner.upper) and inner.step == 1
     rest = [i for i in update.indices if not isinstance(i, EXPR_TYPES)]
     return (declared, inner, update) if fits and IVar(inner.var) in rest else None
 
@@ -285,64 +310,84 @@ def _strip(
     lanes: int,
     indent: str,
     ahead: bool,
+    used: str = "",
 ) -> list[str]:
-    """`lanes` elements of a row from `start` on, over a run; `ahead`: are rows asked for?"""
+    """`lanes` elements of a row from `start` on, or so many of them as are `used`, over a run; `ahead`: are
+    rows asked for?"""
     before, inner, update = row
+    count = used or str(lanes)
     e, f = node.loop.var, inner.var
     acc = f"{e}_acc"
     i1, i2, i3 = indent + "  ", indent + "    ", indent + "      "
     place = printer.element(printer, update.buffer, update.indices)
     own = printer.element
+    loop, after = f"for (int q = {e}_k; q < {e}_next; ++q) {{", list[str]()
+    if trip_of(inner) is None:
+        loop = f"int q = {e}_k; for (; q < {e}_next && {e}_keys[{e}_list[q]] == {e}_key; ++q) {{"
+        after = [f"{i1}{e}_next = q;"]
 
     def element(p: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
         return f"{acc}[l]" if buffer == update.buffer else own(p, buffer, indices)
 
     inside = replace(printer, element=element)
-    lane = f"for (int l = 0; l < {lanes}; ++l) {{ const pf_i64 {f} = {start} + l;"
+    lane = f"for (int l = 0; l < {count}; ++l) {{ const pf_i64 {f} = {start} + l;"
     return [
         f"{indent}{{",
         f"{i1}{update.value.dtype.c_name} {acc}[{lanes}];",
         f"{i1}PF_IVDEP",
         f"{i1}{lane} {acc}[l] = {place}; }}",
-        f"{i1}for (int q = {e}_k; q < {e}_next; ++q) {{",
+        f"{i1}{loop}",
         f"{i2}{NOT_VECTORISED}",
         *(_ahead(printer, node, inner, start, i2) if ahead else []),
         f"{i2}const pf_i64 {e} = {e}_s + {e}_list[q];",
         *printer.block(tuple(before), i2),
         f"{i2}PF_IVDEP",
-        f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
+        f"{i2}for (int l = 0; l < {count}; ++l) {{",
         f"{i3}const pf_i64 {f} = {start} + l;",
         *inside.block(inner.body, i3),
         f"{i2}}}",
         f"{i1}}}",
+        *after,
         f"{i1}PF_IVDEP",
         f"{i1}{lane} {place} = {acc}[l]; }}",
         f"{indent}}}",
     ]
 
 
-def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
-    """How much of the list is prefetched, by the kind of rows: all or nothing of it, in each stretch."""
-    e = node.loop.var
+def _until(printer: Printer, node: OwnedLoop, inner: For, indent: str) -> list[str]:
+    """How much of the list is prefetched, by the kind of rows: all or nothing of it, in each stretch; and how
+    far ahead, where that is open."""
+    e, length = node.loop.var, _length(printer, inner)
     kinds = {_kind(node, r) for r in node.ahead}
     lines = []
     if "gaps" in kinds:
         lines.append(f"{indent}const int {e}_gaps = {e}_count < {e}_n ? {e}_count : 0;")
     if "far" in kinds:
         (own,) = {r for r in node.ahead if r.tensor == node.update}
-        rows = FITTED.owner_computes_least_ahead_bytes // (_length(inner) * own.dtype.bytes)
+        rows = _rows_of(FITTED.owner_computes_least_ahead_bytes, length, own.dtype.bytes)
         lines.append(f"{indent}const int {e}_far = {e}_most - {e}_least > {rows} ? {e}_count : 0;")
+    if not isinstance(length, int):
+        for size in sorted({r.dtype.bytes for r in node.ahead}):
+            rows = _rows_of(FITTED.scatter_runs_ahead_bytes, length, size)
+            most = printer.call("pf_min_i64", [str(FITTED.scatter_runs_ahead), rows])
+            lines.append(f"{indent}const pf_i64 {e}_rows{size} = {printer.call('pf_max_i64', ['1', most])};")
     return lines
 
 
+def _rows_of(room: int, length: int | str, size: int) -> str:
+    """How many rows of so many elements have room."""
+    return str(room // max(1, length * size)) if isinstance(length, int) else f"{room} / ({length} * {size})"
+
+
 def _before_run(printer: Printer, node: OwnedLoop, inner: For, indent: str) -> list[str]:
-    """What is prefetched once in a run, so that long ones do not look for it: these are of sorted keys."""
+    """What is prefetched once in a run, so that long ones do not look for it: these are of sorted keys.
+    Where rows are open it is not known yet where the run ends."""
     e = node.loop.var
     lines: list[str] = []
     for r in node.ahead:
         if _kind(node, r) == "far":
             lines += _prefetches(printer, node, inner, r, f"{e}_k", indent)
-        elif _kind(node, r) == "gaps":
+        elif _kind(node, r) == "gaps" and trip_of(inner) is not None:
             lines.append(f"{indent}if ({e}_gaps) for (int q = {e}_k; q < {e}_next; ++q) {{")
             lines += [*_prefetches(printer, node, inner, r, "q", indent + "  "), f"{indent}}}"]
     return lines
@@ -355,15 +400,17 @@ def _kind(node: OwnedLoop, r: Read) -> str:
     return "count" if any(isinstance(i, EXPR_TYPES) for i in r.indices) else "gaps"
 
 
-def _length(inner: For) -> int:
-    assert isinstance(inner.lower, IConst) and isinstance(inner.upper, IConst)  # `_row` asked
-    return inner.upper.value - inner.lower.value
+def _length(printer: Printer, inner: For) -> int | str:
+    """The elements of a row, an expression where that is open."""
+    trip = trip_of(inner)
+    return printer.index(binary("-", inner.upper, inner.lower)) if trip is None else trip
 
 
 def _ahead(printer: Printer, node: OwnedLoop, inner: For, start: str, indent: str) -> list[str]:
-    """Ask for rows that data name; in the first of several strips only."""
+    """Ask for rows that data name, where rows are open for all; in the first of several strips only."""
     first = "" if start.isdigit() else f"{start} == {bare(printer.index(inner.lower))} && "
-    named = [r for r in node.ahead if _kind(node, r) == "count"]
+    kinds = ("count", "gaps") if trip_of(inner) is None else ("count",)
+    named = [r for r in node.ahead if _kind(node, r) in kinds]
     return [line for r in named for line in _prefetches(printer, node, inner, r, "q", indent, first)]
 
 
@@ -373,15 +420,15 @@ def _prefetches(
     """Ask for the row that the list needs some iterations after `q`."""
     e, f = node.loop.var, inner.var
     assert isinstance(inner.lower, IConst)  # `_row` asked
-    low, high = inner.lower.value, inner.lower.value + _length(inner)
+    low, length = inner.lower.value, _length(printer, inner)
     each = LINE // r.dtype.bytes
-    rows = max(
-        1,
-        min(
-            FITTED.scatter_runs_ahead, FITTED.scatter_runs_ahead_bytes // max(1, (high - low) * r.dtype.bytes)
-        ),
-    )
-    end = min(high, low + FITTED.scatter_runs_row_lines * each)
+    some = low + FITTED.scatter_runs_row_lines * each
+    if isinstance(length, int):
+        room = FITTED.scatter_runs_ahead_bytes // max(1, length * r.dtype.bytes)
+        rows, end = str(max(1, min(FITTED.scatter_runs_ahead, room))), str(min(low + length, some))
+    else:
+        rows = f"{e}_rows{r.dtype.bytes}"
+        end = printer.call("pf_min_i64", [printer.index(inner.upper), str(some)])
     what = printer.element(printer, r.tensor, r.indices)
     printer.made.add(("prefetch lines", r.tensor))
     return [

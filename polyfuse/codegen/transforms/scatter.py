@@ -130,8 +130,8 @@ class _Shares:
             return False
         elements = product(b.shape)
         return (
-            not sizes(elements)
-            and evaluate(elements, {}) * b.dtype.bytes >= FITTED.owner_computes_least_ahead_bytes
+            bool(sizes(elements))
+            or evaluate(elements, {}) * b.dtype.bytes >= FITTED.owner_computes_least_ahead_bytes
         )
 
 

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from math import prod
 
 from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.cost.extents import OPEN_SIZE
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core, CpuKnobs
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Owners
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, restrict, sequence, statements
 from polyfuse.ir.tensor_graph import (
@@ -138,12 +139,12 @@ def scatter_of(
     keys = [i for i in s.write if isinstance(i, EXPR_TYPES)]
     found = depends_on(*keys)
     rest = [d.name for d in s.dims if d.name not in free]
-    if not s.accumulate or not _fixed(s.dims) or not free or not found & set(rest):
+    if not s.accumulate or not _are_extents(s.dims) or not free or not found & set(rest):
         return None
     parallel = threads > 1 and volume(graph, (s.name,)) >= FITTED.mapping_smallest_parallel
     loops = (*(d for d in rest if d in found), *(d for d in rest if d not in found), *free)
     wide = next(_trip(d) for d in s.dims if d.name == loops[0]) >= threads
-    copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)
+    copies = parallel and wide and not graph.sizes and worth_copying(graph, (s.name,), threads, core)
     owners = _owners(graph, s, free, threads if parallel else 1)
     short = prod(_trip(d) for d in s.dims if d.name in free) < FITTED.scatters_fewest_together
     if short and (copies or not parallel):
@@ -162,12 +163,7 @@ def _owners(graph: TensorGraph, s: Statement, free: tuple[str, ...], threads: in
     extent = graph.tensor(s.target).shape[places[0]]
     together = prod(_trip(d) for d in s.dims if d.name in free)
     rows = len(places) == 1 and places[0] < len(s.write) - 1 and len(free) == len(s.write) - 1
-    if (
-        not rows
-        or not isinstance(extent, IConst)
-        or together < FITTED.scatters_fewest_owned
-        or free[-1] != _last(s)
-    ):
+    if not rows or variables(extent) or together < FITTED.scatters_fewest_owned or free[-1] != _last(s):
         return None
     (key,) = (s.write[k] for k in places)
     if depends_on(key) & set(free):
@@ -178,7 +174,8 @@ def _owners(graph: TensorGraph, s: Statement, free: tuple[str, ...], threads: in
         if long and threads > 1
         else threads
     )
-    return Owners(s.target, places[0], max(1, min(extent.value, parts)))
+    most = extent.value if isinstance(extent, IConst) else parts
+    return Owners(s.target, places[0], max(1, min(most, parts)))
 
 
 def _first(graph: TensorGraph, inside: Sequence[Statement], s: Statement) -> tuple[str, ...] | None:
@@ -189,7 +186,13 @@ def _first(graph: TensorGraph, inside: Sequence[Statement], s: Statement) -> tup
             continue
         free = _written(w.write)
         plain = len(free) == len(w.write) == len(w.dims)
-        if w.accumulate or w.reduction is not None or not plain or w not in inside or not _fixed(w.dims):
+        if (
+            w.accumulate
+            or w.reduction is not None
+            or not plain
+            or w not in inside
+            or not _are_extents(w.dims)
+        ):
             return None
         if any(_entry(graph, s.target, r) and r.indices != w.write for r in statement_reads(w)):
             return None
@@ -223,13 +226,16 @@ def _last(s: Statement) -> str | None:
     return last.name if isinstance(last, IVar) else None
 
 
-def _fixed(dims: tuple[IterDim, ...]) -> bool:
-    return bool(dims) and all(isinstance(b, IConst) for d in dims for b in (d.lower, d.upper))
+def _are_extents(dims: tuple[IterDim, ...]) -> bool:
+    """Are the bounds of dims numbers and sizes?"""
+    return bool(dims) and not any(variables(b) for d in dims for b in (d.lower, d.upper))
 
 
 def _trip(d: IterDim) -> int:
-    assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `_fixed` asked
-    return max(0, d.upper.value - d.lower.value)
+    """How long a dim is, a usual number where that is open."""
+    if isinstance(d.lower, IConst) and isinstance(d.upper, IConst):
+        return max(0, d.upper.value - d.lower.value)
+    return OPEN_SIZE
 
 
 def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
