@@ -50,18 +50,25 @@ def random_sizes(
         sizes = {n: rng.choice(drawn) for n in graph.sizes}
         if found == count:
             return
+        if not are_small(graph, sizes, most):
+            continue
         try:
-            check_constraints(graph, sizes)
-            shapes = [[value_of(e, sizes) for e in t.shape] for t in graph.tensors]
-            if any(n < 0 for shape in shapes for n in shape):
-                continue
-            if instances(graph, sizes) > most or max(map(prod, shapes)) > most:
-                continue
             fixed_graph(graph, sizes)
         except (ArgumentError, DslError, ZeroDivisionError):
             continue
         found += 1
         yield sizes
+
+
+def are_small(graph: TensorGraph, sizes: dict[str, int], most: int = MOST_INSTANCES) -> bool:
+    """Do sizes fulfil the operator's constraints, with no more than so much to do?"""
+    try:
+        check_constraints(graph, sizes)
+        shapes = [[value_of(e, sizes) for e in t.shape] for t in graph.tensors]
+        few = all(n >= 0 for shape in shapes for n in shape) and max(map(prod, shapes)) <= most
+        return few and instances(graph, sizes) <= most
+    except (ArgumentError, ZeroDivisionError):
+        return False
 
 
 def laid_out(a: Array, how: str) -> Array:

@@ -83,6 +83,28 @@ def test_a_call_does_not_wait_for_its_kernels(sizes: Any, target: Any, gate: thr
     assert not any(isinstance(i.built.executable, NumpyKernels) for i in f._instances.values())
 
 
+@pytest.mark.parametrize("sizes", ["fixed", "open"])
+def test_threads_that_meet_a_new_size_compile_once(
+    sizes: Any, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, late = [], compiled.build
+    monkeypatch.setattr(compiled, "build", lambda *a, **more: made.append(a) or late(*a, **more))
+    f, start, right = pf.compile(ROWS, sizes=sizes, compile="async"), threading.Barrier(4), []
+
+    def call() -> None:
+        start.wait()
+        right.append((f(grid(5, 3)) == rows(grid(5, 3))).all())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    gate.set()
+    until(lambda: not f._pending._found and bool(f.variants))
+    assert right == [True] * 4 and len(made) == len(f.variants) == 1
+
+
 def test_results_and_parameters_are_written_where_the_caller_has_them(gate: threading.Event) -> None:
     text = """op f(inout p: f32[T], x: f32[T], a: f32 = 2.0) -> (y: f32[T]) {
       p[t] = p[t] + x[t]

@@ -3,6 +3,7 @@ many compilations there are; and that nothing stays behind."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
@@ -354,6 +355,19 @@ def _random_shapes(count: int, seed: int) -> Iterator[tuple[int, int]]:
         yield rng.randint(1, 90), rng.randint(1, 300)
 
 
+def _bytes_in_c() -> int:
+    """What is allocated by `malloc`; 0 where the C library does not tell."""
+    try:
+        found = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        return 0
+    fields = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks")
+    fields += ("fordblks", "keepcost")
+    found.restype = type("Info", (ctypes.Structure,), {"_fields_": [(n, ctypes.c_size_t) for n in fields]})
+    told = found()
+    return int(told.uordblks + told.hblkhd)
+
+
 def test_calls_with_random_sizes_leave_nothing_behind(way: str, compilations: list[dict[str, int]]) -> None:
     f = pf.compile(ROWS, sizes="auto", threads=1)
     count = 10_000 if way == "launcher" else 1_500
@@ -366,11 +380,12 @@ def test_calls_with_random_sizes_leave_nothing_behind(way: str, compilations: li
     for t, h in _random_shapes(3 * MOST_INSTANCES, 1):
         call(t, h)
     gc.collect()
-    before = sys.getallocatedblocks()
+    before, in_c = sys.getallocatedblocks(), _bytes_in_c()
     for t, h in _random_shapes(count, 2):
         call(t, h)
     gc.collect()
     assert sys.getallocatedblocks() - before < count // 3  # less than one for each call
+    assert _bytes_in_c() - in_c < 100 * count  # what C keeps of sizes takes more than that
     assert len(f.variants) <= len(compilations) <= 4
     assert len(f._instances) <= MOST_INSTANCES
 
