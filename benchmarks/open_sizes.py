@@ -5,7 +5,7 @@ Each operator is called once at each of N random shapes (B, T), in a process of 
 ours with `sizes="auto"` and with sizes that are fixed, `torch.compile(dynamic=True)` and `jax.jit`, where
 these libraries are there.  A call that takes much longer than a second one at the same shape has waited for a
 compiler.  A row has compilations, seconds stalled, and the median time of calls at some of the shapes, each
-after a first one, beside ours with fixed sizes.
+after a first one, beside ours with fixed sizes: of `sizes="auto"` in its own process, in turns.
 
 Each case of the workloads is measured in a process of its own: calls of both forms in turns, the median of
 each.
@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ OPEN = "workload"
 CLEAR = 1e-3
 """Seconds that a first call takes longer than a second one before it counts as stalled."""
 TIMED = MOST_FIXED = 20
+SHAPE_TURNS = 15
 LEAST_S, TURNS, WORKLOAD_S = 1e-4, (5, 200), 0.8
 """Seconds of a turn at least, turns at least and at most, and seconds of all turns of a workload, about."""
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "open_sizes.md"
@@ -225,12 +227,21 @@ def measured(name: str, case: Case, shapes: list[tuple[int, int]], threads: int)
         given = one.taken(case.inputs(rng, b, t))
         first, second = _seconds(one, given), _seconds(one, given)
         stalled += first - second if first - second > CLEAR else 0.0
-    compilations, times = one.compilations(), []
+    found = {"compilations": one.compilations(), "stalled": stalled}
+    both = [one] if name != "auto" else [one, contender("fixed", case, threads)]
+    times = []
     for b, t in shapes[:TIMED]:
-        given = one.taken(case.inputs(rng, b, t))
-        one.call(*given)
-        times.append(statistics.median(_seconds(one, given) for _ in range(30)))
-    return {"compilations": compilations, "stalled": stalled, "times": times}
+        arrays = case.inputs(rng, b, t)
+        times.append(_in_turns([partial(x.call, *x.taken(arrays)) for x in both]))
+    return {**found, "times": [t[0] for t in times], "beside": [t[-1] for t in times]}
+
+
+def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Median seconds of each of some calls, which were made before, in turns of some calls each."""
+    least = min(_turn(f, 1) and _turn(f, 3) for f in calls)
+    count = max(1, round(LEAST_S / least))
+    turns = [[_turn(f, count) for f in calls] for _ in range(SHAPE_TURNS)]
+    return [statistics.median(t) for t in zip(*turns, strict=True)]
 
 
 def _seconds(one: Contender, given: tuple[Any, ...]) -> float:
@@ -249,23 +260,24 @@ def compared(case: str, threads: int) -> dict[str, Any]:
     ((w, _),) = select([case])
     given, options = w.inputs(w.sizes(case)), pf.Options(threads=threads, progress=False)
     usual = pf.compile(w.parse(), w.name, sizes="fixed", options=options)
-    forms = {"open": pf.compile(w.parse(), w.name, sizes="open", options=options), "fixed": usual}
-    seconds = {s: _turn(f, given, 1) and _turn(f, given, 1) for s, f in forms.items()}
+    any_sizes = pf.compile(w.parse(), w.name, sizes="open", options=options)
+    forms = {"open": partial(any_sizes, **given), "fixed": partial(usual, **given)}
+    seconds = {s: _turn(f, 1) and _turn(f, 1) for s, f in forms.items()}
     count = max(1, round(LEAST_S / seconds["fixed"]))
     fewest, most = TURNS
     turns = round(WORKLOAD_S / (count * sum(seconds.values())))
     times: dict[str, list[float]] = {s: [] for s in forms}
     for _ in range(min(most, max(fewest, turns))):
         for s, f in forms.items():
-            times[s].append(_turn(f, given, count))
-    variant = str(forms["open"].variants[0])
+            times[s].append(_turn(f, count))
+    variant = str(any_sizes.variants[0])
     return {"variant": variant, **{s: statistics.median(t) for s, t in times.items()}}
 
 
-def _turn(f: Callable[..., Any], given: Mapping[str, Any], count: int) -> float:
+def _turn(f: Callable[[], Any], count: int) -> float:
     start = time.perf_counter()
     for _ in range(count):
-        f(**given)
+        f()
     return (time.perf_counter() - start) / count
 
 
@@ -367,7 +379,8 @@ def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argpar
     """A table in Markdown."""
     lines = [
         f"{args.shapes} shapes of seed {args.seed}, {_counted(args.threads)}; `fixed`, and times of calls, "
-        f"at {MOST_FIXED} of them. `auto` and `fixed` are ours.",
+        f"at {MOST_FIXED} of them; `of fixed` is the median of ratios. `auto` and `fixed` are ours, for this "
+        "in one process and in turns.",
         "",
         "| operator | contender | compilations | seconds stalled | microseconds a call | of fixed |",
         "|---|---|---|---|---|---|",
@@ -376,7 +389,8 @@ def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argpar
         fixed = by_name.get("fixed")
         for n, x in by_name.items():
             if x is not None:
-                of_fixed = f"{_ratio(x['times'], fixed['times']):.2f}" if fixed else ""
+                others = x["beside"] if n == "auto" else fixed["times"] if fixed else None
+                of_fixed = f"{_ratio(x['times'], others):.2f}" if others else ""
                 figures = (
                     f"{x['compilations']} | {x['stalled']:.2f} | {statistics.median(x['times']) * 1e6:.1f}"
                 )
@@ -385,7 +399,7 @@ def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argpar
 
 
 def _ratio(times: Sequence[float], others: Sequence[float]) -> float:
-    return statistics.geometric_mean(a / b for a, b in zip(times, others, strict=True))
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
 
 
 if __name__ == "__main__":
