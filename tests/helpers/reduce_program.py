@@ -24,6 +24,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 Judge = Callable[[Call, CompiledWay], Failure | None]
 NUMBERS = ("0.25", "3")
 _RIGHT = re.compile(r"(\s*\w+\[.*?\] = )(.*?)( for .*)")
+_OPTIONAL = re.compile(r"(\w+): \w+\[[^\]]*\]\?")
 _RESULTS = re.compile(r"-> \((.*)\)")
 
 
@@ -54,7 +55,9 @@ def _simpler(failure: Failure) -> Iterator[tuple[Call, CompiledWay]]:
     call, way = failure.call, failure.way
     for text in shorter_texts(call.text):
         try:
-            graph = instantiate(parse_text(text), next(iter(re.findall(r"op (\w+)", text))))
+            absent = [name for name in _OPTIONAL.findall(text) if name not in call.inputs]
+            op = next(iter(re.findall(r"op (\w+)", text)))
+            graph = instantiate(parse_text(text), op, absent=absent)
         except PolyfuseError:
             continue
         used = {n: a for n, a in call.inputs.items() if n in graph.inputs or n in graph.outputs}

@@ -145,6 +145,7 @@ class _Contraction(Writer):
     def with_bias(self) -> None:
         last = self.axes[-1].lower()
         right = f"max({self.element} + v_{last}[{last}], {'0.0' if self.is_float else '0'})"
+        right = self.optional("y", right, self.axes, self.dtype)
         self.result("y", self.dtype, self.axes)
         self.define("y", loops(self.axes), cast(self.dtype, right, self.compute))
         if self.chance(0.4):
@@ -178,7 +179,8 @@ class _Contraction(Writer):
     def with_both(self) -> None:
         self.alone()
         self.result("y", self.compute, self.axes)
-        self.define("y", loops(self.axes), f"tanh({self.element} * 0.1)")
+        right = self.optional("y", f"tanh({self.element} * 0.1)", self.axes, self.dtype)
+        self.define("y", loops(self.axes), right)
 
     def softmax(self) -> None:
         *rest, last = self.axes

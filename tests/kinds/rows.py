@@ -73,6 +73,7 @@ class _Rows(Writer):
     def whole(self, name: str, right: str, where: str = "", go_on: bool = False) -> None:
         """A result of all elements, stored in the one type or the other; what comes next may read it."""
         dtype = self.pick(self.dtype, self.compute)
+        right = self.optional(name, right, self.axes, self.dtype)
         self.result(name, dtype, self.axes)
         self.define(name, self.at, cast(dtype, right, self.compute), where)
         if go_on and self.chance(0.5):

@@ -66,9 +66,12 @@ class Writer:
     conditions: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     functions: str = ""
+    absent: list[str] = field(default_factory=list)
+    left_out: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(f"{self.kind} {self.seed}")
+        self.left_out = random.Random(f"optional {self.kind} {self.seed}")
         self.numbers = np.random.default_rng(self.seed)
 
     # --- choices ---
@@ -127,6 +130,26 @@ class Writer:
         for axis in axes:
             self.argument(f"v_{axis.lower()}", dtype, [axis])
 
+    def optional(self, name: str, right: str, axes: Sequence[str], dtype: str) -> str:
+        """The value of an element, now and then with a tensor that may be absent: added, a factor, a mask."""
+        if not axes or self.left_out.random() >= 0.25:
+            return right
+        own = [x for x in axes if self.left_out.random() < 0.6] or [axes[-1]]
+        element = f"o_{name}{brackets(loops(own))}"
+        form = self.left_out.choice(("added", "factor", "mask"))
+        kind = "bool" if form == "mask" else self.left_out.choice([dtype, compute_type(dtype)])
+        if self.left_out.random() < 0.5:
+            self.argument(f"o_{name}", kind, own)
+            self.parameters[-1] += "?"
+        else:
+            self.parameters.append(f"o_{name}: {kind}{brackets(own)}?")
+            self.absent.append(f"o_{name}")
+        if form == "mask":
+            zero = "0.0" if BY_NAME[dtype].is_float else "0"
+            return f"({zero} if given(o_{name}) and not {element} else {right})"
+        there = f"({right}) {'+' if form == 'added' else '*'} {cast(compute_type(dtype), element, kind)}"
+        return f"({there} if given(o_{name}) else {right})"
+
     def result(self, name: str, dtype: str, extents: Sequence[str]) -> None:
         self.results.append(f"{name}: {dtype}{brackets(extents)}")
 
@@ -147,5 +170,5 @@ class Writer:
         head = f"op p({', '.join(self.parameters)}){results}"
         body = "".join(f"  {line}\n" for line in self.lines)
         text = f"{self.functions}{head}{' where ' * bool(needed)}{needed} {{\n{body}}}\n"
-        graph = instantiate(parse_text(text), "p")
+        graph = instantiate(parse_text(text), "p", absent=self.absent)
         return Call(f"{self.kind}, seed {self.seed}", text, graph, self.sizes, self.inputs)

@@ -9,6 +9,7 @@ shares; `make test-all` runs more.  A failure shows its program, made smaller, a
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,8 @@ import pytest
 from drawn_ways import DrawnWay, drawn_thresholds, drawn_way
 from kinds import KINDS, kind_call
 from reduce_program import reduced
-from targets import DEVICES, Call
+from slow_eval import Slow
+from targets import DEVICES, Array, Call
 from thinned import thinned
 from ways import Failure, Pair, first_failure
 
@@ -25,10 +27,14 @@ from polyfuse.codegen.cpu.emit import Request
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.ir.index_expr import evaluate as evaluate_index
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 TOGETHER = 4
 GROUPS = range(3)
@@ -77,7 +83,7 @@ def test_kinds_agree_on_many(kind: str, group: int) -> None:
 
 # What the first programs of a kind must have between them.
 FEATURES = {
-    "contractions": ("sum[", " 2*", " - 1 - ", "min(", "exp(", "tanh(", "f16", "i32", "f64", "w["),
+    "contractions": ("sum[", " 2*", " - 1 - ", "min(", "exp(", "tanh(", "f16", "i32", "f64", "w[", "given("),
     "scatters": ("+=", "max=", "min=", "inout", "let ", " = 1.5", "f16", "i64", "u8", "counts", "exp("),
     "pieces": ("sum[k", "exp(", "t2", "f16", "f64", " % 2", "N - 1 - i", "0.25 for"),
     "scans": ("t - 1", "t + 1", "t - 2", "T - 1 - t", "tanh(", "max(", "f64", "0..T - 1"),
@@ -96,7 +102,7 @@ FEATURES = {
     ),
     "inouts": ("p[j, i]", "p[N - 1 - i", "p[i + 1", "0..i", "r[i]", "f16", "i32", "d[j]"),
     "integers": ("//", " % ", "**", "argm", "prod[", "any[", "u8", "i64", "bool", "floor("),
-    "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),
+    "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R", "given("),
     "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
     "casts": ("f8e4m3fn(", "f8e5m2(", "i8(f64(", "i16(bool(", "f16(", "bf16(", "bool(", "i64(", "i32(f32("),
@@ -149,6 +155,33 @@ def test_arguments_hold_special_values(kind: str) -> None:
     floats = [x.astype(np.float64) for c in calls for x in c.inputs.values() if x.dtype.kind not in "iub"]
     assert any(np.isnan(x).any() for x in floats) and any(np.isinf(x).any() for x in floats)
     assert any((np.signbit(x) & (x == 0)).any() for x in floats)
+
+
+@pytest.mark.parametrize("kind", ["contractions", "rows", "half_rows"])
+def test_optional_tensors_are_there_and_absent(kind: str) -> None:
+    """Judged by the program that has all of them, and is told which are there, element by element."""
+    calls = [c for c in (kind_call(kind, seed) for seed in range(110)) if "given(" in c.text]
+    names = {c.name: re.findall(r"(\w+): \w+\[[^\]]*\]\?", c.text) for c in calls}
+    absent = Counter(n not in c.inputs for c in calls for n in names[c.name])
+    assert min(absent[True], absent[False]) >= 2
+    small = [c for c in calls if sum(x.size for x in c.inputs.values()) < 400]
+    assert small
+    for c in small[:4]:
+        text = c.text.replace("]?", "]")
+        for n in names[c.name]:
+            text = text.replace(f"given({n})", str(n in c.inputs).lower())
+        graph = instantiate(parse_text(text), "p")
+        inputs = c.inputs | {n: _unread(graph, n, c.sizes) for n in names[c.name] if n not in c.inputs}
+        found, want = Slow(c.graph, c.sizes, c.inputs), evaluate(graph, c.sizes, inputs)
+        for name in graph.outputs:
+            outcome = agrees(found.tensor(name), want[name], graph.tensor(name).dtype)
+            assert outcome, f"{c.name}, {name}: {outcome.message}\n{c.text}"
+
+
+def _unread(graph: TensorGraph, name: str, sizes: dict[str, int]) -> Array:
+    """What nobody reads."""
+    t = graph.tensor(name)
+    return np.full([evaluate_index(e, sizes) for e in t.shape], 77).astype(t.dtype.numpy)
 
 
 def test_ways_are_varied() -> None:
