@@ -107,13 +107,32 @@ def compile_graph(
     complete()
     told = GraphReport(kind, tensors=tensors)
     found, lowered, calls = _compiled(graph, settings, told)
-    made = torch.fx.GraphModule(module, assemble(graph, found, lowered, calls))
+    assembled = assemble(graph, found, lowered, calls)
+    if settings.rest == "inductor":
+        _rest_by_inductor(assembled, settings, told)
+    made = torch.fx.GraphModule(module, assembled)
     told.aten = aten_nodes(found)
     told.calls = list(calls.values())
     told.seconds = time.perf_counter() - start
     GRAPHS.append(told)
     code = _boxed(made)
     return _run(made) if wrap is None or code is None else wrap(_run(made), made, Text.of(code), told)
+
+
+def _rest_by_inductor(graph: Any, settings: Settings, told: GraphReport) -> None:
+    """What is in no region, by Inductor."""
+    from torch._dynamo.utils import counters
+
+    from polyfuse.torch.dynamo.rest import by_inductor
+
+    def refused(operators: str, problem: Exception) -> None:
+        message = f"Inductor does not compile {operators}: {problem}"
+        if settings.strict:
+            raise ToolchainError(message, code="PF811", hint="without strict ATen computes it") from problem
+        told.failures.append(message)
+        counters[COUNTERS]["fallbacks"] += 1
+
+    told.by_inductor = [x.operators for x in by_inductor(graph, settings.precision, refused)]
 
 
 def _boxed(module: Any) -> Any:

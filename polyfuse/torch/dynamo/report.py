@@ -54,6 +54,8 @@ class GraphReport:
     seconds: float = 0.0
     calls: list[Call] = field(default_factory=list, repr=False)
     tensors: tuple[Any, ...] = field(default=(), repr=False)
+    by_inductor: list[tuple[str, ...]] = field(default_factory=list)
+    """Operators in no region that Inductor computes, by part."""
     kept: bool = False
     """Is it from an earlier process?"""
 
@@ -77,6 +79,7 @@ class GraphReport:
         for why, names in self.aten.items():
             listed = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in names.items())
             lines.append(f"    ATen, {why}: {listed}")
+        lines += [f"    of these by Inductor: {', '.join(names)}" for names in self.by_inductor]
         lines += [f"    fell back: {f}" for f in self.fallbacks]
         return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.torch.dynamo.lowerings.table import TABLE
 
 PRECISIONS = ("eager", "fused")
-RESTS = ("aten",)
+RESTS = ("aten", "inductor")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Settings:
     """strict      a region that cannot be compiled is an error (PF811), not ATen's
     precision   of floats of 16 bits: "eager" rounds after each operator as eager mode does, "fused" where a
                 region ends
-    rest        who computes what is in no region: "aten"
+    rest        who computes what is in no region: "aten" or "inductor"
     """
 
     strict: bool = False
@@ -43,7 +43,17 @@ class Settings:
             if not any(value is v or (isinstance(v, str) and value == v) for v in allowed):
                 words = ", ".join(map(repr, allowed))
                 raise _refused(f"the option {n!r} cannot be {value!r}", f"one of {words}")
+        if given.get("rest") == "inductor" and not _has_inductor():
+            raise _refused("this version of PyTorch has no Inductor for parts of graphs", "leave out 'rest'")
         return Settings(**given)
+
+
+def _has_inductor() -> bool:
+    try:
+        from torch._inductor.standalone_compile import AOTCompiledArtifact  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _refused(message: str, hint: str) -> ArgumentError:
