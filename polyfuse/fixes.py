@@ -66,8 +66,8 @@ def _power(d: Diagnostic, span: Span, program: ast.Program | None) -> Fix | None
 
 
 def _number(d: Diagnostic, span: Span, program: ast.Program | None) -> Fix | None:
-    """PF110: a number that begins with 0."""
-    meant = re.fullmatch(r"write (\d[\d_]*)", d.hint or "")
+    """PF110: a number that begins with 0, or has a suffix."""
+    meant = re.fullmatch(r"write (\d[\d_]*(?:\.\d+)?)", d.hint or "")
     return Fix(f"write {meant[1]}", (Edit(span, meant[1]),), True) if meant else None
 
 

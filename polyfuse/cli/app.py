@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -49,10 +50,11 @@ _WORK, _LOOK, _TEXT, _TOOLS = "Run", "Look inside", "Programs", "Installation"
 
 
 def _add(panel: str, command: Callable[..., None]) -> None:
-    """A command whose help is its docstring, each paragraph as one line so that any width suits it."""
+    """A command whose help is its docstring, each paragraph as one line so that any width suits it. Brackets
+    are no markup."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     text = "\n\n".join(p if p.startswith(" ") else " ".join(p.split()) for p in paragraphs)
-    app.command(help=text, rich_help_panel=panel)(command)
+    app.command(help=re.sub(r"\[(?=[a-z])", r"\\[", text), rich_help_panel=panel)(command)
 
 
 _add(_WORK, run.run)

@@ -30,7 +30,7 @@ def build(
         typer.Option("--checked", metavar="", help="Calls fail where an index from data is out of range."),
     ] = False,
 ) -> None:
-    """Write an operator as a shared library for the CPU, with a C header.
+    """Write an operator as a library with a C header, for the CPU or a GPU.
 
     The library needs neither Python nor polyfuse. Sizes that are not given are arguments of the function.
     With --target cuda it is machine code for a GPU, a description of its launches, and a C header.

@@ -20,6 +20,7 @@ PROGRAMS = [
         "log10(x[t, h])", "log_softmax(x[t, h])", "clip(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
         "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sgn(x[t, h]) * u[t, h]", "sqr(x[t, h] + s)",
         "cot(x[t, h])", "gammaln(x[t, h])", "arctan2(x[t, h], u[t, h])", "reciprocal(x[t, h] + 2.0)",
+        "Relu(x[t, h])", "leakyrelu(x[t, h], 0.1) * s",
         "float(k[t])", "f32(int(x[t, h]))", "softmax(x[t, h]) * silu(u[t, h])",
     )),
     # operators inside expressions, tensors without indices

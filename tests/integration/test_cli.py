@@ -687,6 +687,11 @@ def test_help_of_a_command(command: str) -> None:
     assert "Usage: " in call(command, "--help").stdout
 
 
+def test_brackets_in_help_are_no_markup() -> None:
+    assert "'polyfuse[lsp]'" in call("lsp", "--help").stdout
+    assert "ignore[PF298]" in call("check", "--help").stdout
+
+
 def test_version() -> None:
     assert process("--version").stdout.startswith("polyfuse ")
 

@@ -403,18 +403,20 @@ class _Call:
         """A hint for a name that there is not."""
         count = len(self.call.args) + len(self.call.keywords)
         operators = [op.name for p in self.ctx.library.programs for op in p.ops if _takes(op, count)]
-        return function_meant(self.call.callee, [e.span.text for e in self.call.args], operators)
+        others = (*operators, *self.ctx.library.functions_of(count))
+        return function_meant(self.call.callee, [e.span.text for e in self.call.args], others)
 
     def _bind(self, op: ast.OpDef) -> list[tuple[ast.Param, ast.Expr | None]]:
         """Every parameter with its argument; None for its default."""
         given: dict[str, ast.Expr] = {}
         names = [p.name for p in op.params]
+        numbers = [x.name for x in op.size_parameters]
         if len(self.call.args) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
             message = f"'{op.name}' takes {takes}, got {len(self.call.args)}"
-            raise self._error("PF203", message, self.call.span, f"{op.name}({', '.join(names)})")
+            hint = f"{op.name}({', '.join((*names, *(f'{n}=...' for n in numbers)))})"
+            raise self._error("PF203", message, self.call.span, hint)
         given.update(zip(names, self.call.args, strict=False))
-        numbers = [x.name for x in op.size_parameters]
         for name, e in self.call.keywords:
             if name in numbers:
                 continue

@@ -117,10 +117,11 @@ def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
     value = f"{max(known)} // 2" if known else "8"
     for name in size_names(op):
         if name not in known:
-            example = f"such as `where {name} == {value}`"
-            hint = f"use it alone as an extent of a parameter, or say what it is, {example}"
+            given = f"let callers give it: op {op.name}[{name}: size](...)"
+            stated = f"say what it is, such as `where {name} == {value}`"
+            hint = f"use it alone as an extent of a parameter, {stated}, or {given}"
             if not op.params or not any(p.type.extents for p in op.params):
-                hint = f"let callers give it: op {op.name}[{name}: size](...)"
+                hint = given
             diags.error("PF219", f"the size '{name}' does not follow from the arguments", places[name], hint)
 
 

@@ -179,7 +179,8 @@ class _Expander:
                     message = f"a function is a scalar expression, '{name}' is an operator"
                     self._error("PF244", message, e.callee_span, hint)
                     return
-                meant = function_meant(name, [a.span.text for a in e.args])
+                functions = self.library.functions_of(len(e.args))
+                meant = function_meant(name, [a.span.text for a in e.args], functions)
                 self._error("PF202", f"unknown function '{name}'", e.callee_span, meant)
             case _:
                 pass

@@ -519,7 +519,8 @@ class Typer:
         if e.callee in REDUCTIONS:
             hint = f"a reduction names its variables: {reduction_form(e.callee)}"
             return self._error("PF202", f"unknown function '{e.callee}'", e.callee_span, hint)
-        hint = function_meant(e.callee, [a.span.text for a in e.args])
+        functions = self.library.functions_of(len(e.args))
+        hint = function_meant(e.callee, [a.span.text for a in e.args], functions)
         return self._error("PF202", f"unknown function or operator '{e.callee}'", e.callee_span, hint)
 
 

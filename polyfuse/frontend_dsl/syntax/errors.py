@@ -62,6 +62,7 @@ _FOUND = {"END": "the end of the line", "$END": "the end of the file"}
 _CONDITIONAL_HINT = "a condition is written 'value if condition else other'"
 _RANGE_HINT = "a range is written '0..N', without its end, and there are no slices"
 _OPERAND_HINT = "an operator stands between two operands, and no statement begins with one"
+_COMMENT_HINT = "comments begin with '#'"
 _STATEMENT_HINTS = {
     "IF": _CONDITIONAL_HINT,
     **dict.fromkeys(("ELSE", "AND", "OR", "TIMES", "POWER", "PLUS", "MINUS", "COMPARE"), _OPERAND_HINT),
@@ -184,6 +185,8 @@ def _or(words: list[str]) -> str:
 
 def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) -> str | None:
     """What to do about common slips."""
+    if found == "//" and not expected & _OPERATORS:
+        return _COMMENT_HINT
     if "BROKEN_STATEMENT" in expected:
         return _STATEMENT_HINTS.get(found.type)
     if "BROKEN_ITEM" in expected:
@@ -217,9 +220,16 @@ def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) 
             return f"a dtype comes before the extents: {previous}: f32[N]"
         case "NAME", "ASSIGN" if expected == {"COLON"}:
             return f"'let' declares a type; a definition needs none: {previous} = ..."
+        case "NAME", "COLON" if _line_before(found).lstrip().startswith("fn "):
+            return "parameters of functions have no types: fn f(x, y) = ..."
         case "LPAR", "RPAR" if expected == {"NAME"}:
             return "leave out '-> ()' where nothing is returned"
     return None
+
+
+def _line_before(found: SourceToken) -> str:
+    text, begin = found.source.text, found.start_pos
+    return text[text.rfind("\n", 0, begin) + 1 : begin]
 
 
 def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
@@ -233,6 +243,8 @@ def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
             return f"'{found}=' is written without a blank"
         case "NAME" if previous == "return":
             return "nothing is returned: a result is defined by its name, as in y[i] = ..."
+        case "NAME" if previous in ("fn", "op"):
+            return "functions and operators stand beside one another, not inside an operator"
         case "STRING" if previous == "import":
             return "imports stand before the first operator"
         case "COLON" if found.source.text[found.end_pos : found.end_pos + 1] == "=":
@@ -248,8 +260,7 @@ def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
 
 def _hint_after_operand(previous: SourceToken, found: SourceToken) -> str | None:
     """Inside an expression, after a complete operand."""
-    text, begin = found.source.text, found.start_pos
-    before = text[text.rfind("\n", 0, begin) + 1 : begin]
+    before = _line_before(found)
     match found.type:
         case "LSQB" if previous.type == "RSQB":
             return "all indices stand in one pair of brackets: t[i, j]"
@@ -258,7 +269,7 @@ def _hint_after_operand(previous: SourceToken, found: SourceToken) -> str | None
         case "COLON":
             return _RANGE_HINT
         case "NAME" if "//" in before:
-            return "'//' divides; comments begin with '#'"
+            return f"'//' divides; {_COMMENT_HINT}"
         case "ASSIGN" | "SCATTER" if "=" not in before and "if" not in before:
             return "the line before ends in an operator or a comma, so that this one belongs to it"
         case "ASSIGN":

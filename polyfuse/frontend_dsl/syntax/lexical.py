@@ -163,6 +163,7 @@ _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
 _NAME_FOLLOWS = re.compile(r"[ \t\r\n]*(?!(?:max|min)=(?!=)|(?:and|or|if|else|for)\b)[A-Za-z_]")
 _CONTINUATION = re.compile(r"[-+*/%<>=!&|^]|(?:and|or|if|else|for)\b")
+_DEFAULT_FOLLOWS = re.compile(" *=")
 _BRACKET_FOLLOWS = re.compile(r"[ \t]*\[")
 _CALL_FOLLOWS = re.compile(r"[ \t]*\(")
 _NUMBER_TAIL = re.compile(r"[A-Za-z0-9_]+(?:\.(?!\.)[A-Za-z0-9_]*)*|(?:\.(?!\.)[A-Za-z0-9_]*)+")
@@ -408,6 +409,8 @@ class Tokenizer:
         if char in "&|" and self._text[end : end + 1] == char:
             end += 1
             message = f"'{char * 2}' is not part of the language"
+        if char == "?" and _DEFAULT_FOLLOWS.match(self._text, end):
+            hint = "an optional parameter has no default: it may be left out"
         return self._bad("PF104", message, start, end, hint)
 
     # --- numbers
@@ -442,6 +445,9 @@ class Tokenizer:
         text = self._text[start:end]
         if re.fullmatch(r"[0-9_]*\.|\.[0-9_]+(?:[eE][0-9]*)?", text):
             message, hint = "a float has digits on both sides of its point", "write 1.0 or 0.5"
+        elif suffixed := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)[fF]", text):
+            number = suffixed[1] if "." in suffixed[1] else f"{suffixed[1]}.0"
+            message, hint = "a number has no suffix: it takes the type that it meets", f"write {number}"
         elif re.match(r"[0-9_]+[A-Za-z]", text):
             message, hint = (
                 f"'{text[:40]}' is neither a number nor a name",

@@ -268,6 +268,8 @@ def dtype_meant(name: str, generics: Iterable[str] = ()) -> str:
     known = dtype_hint(name)
     if known is not None:
         return known
+    if name == "size":
+        return "sizes that callers give stand in brackets behind the name: op f[K: size = 2](...)"
     if name.lower() != name and (meant := dtype_hint(name.lower()) or _same(name, BY_NAME)):
         return meant
     near = [t for t in (*BY_NAME, *generics) if not is_dtype_like(name) or sorted(t) == sorted(name)]
@@ -349,6 +351,10 @@ class Library:
             if found is not None:
                 return found, p
         return None
+
+    def functions_of(self, count: int) -> list[str]:
+        """The names of functions that take so many arguments."""
+        return [f.name for p in self.programs for f in p.functions if len(f.params) == count]
 
     def operator_first(self, name: str, home: ast.Program) -> bool:
         """Is there an operator of this name, in no later file than a function of it?"""
