@@ -414,8 +414,8 @@ class _Call:
         if len(self.call.args) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
             message = f"'{op.name}' takes {takes}, got {len(self.call.args)}"
-            hint = f"{op.name}({', '.join((*names, *(f'{n}=...' for n in numbers)))})"
-            raise self._error("PF203", message, self.call.span, hint)
+            form = f"{op.name}({', '.join((*names, *(f'{n}=...' for n in numbers)))})"
+            raise self._error("PF203", message, self.call.span, form)
         given.update(zip(names, self.call.args, strict=False))
         for name, e in self.call.keywords:
             if name in numbers:
