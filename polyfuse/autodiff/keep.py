@@ -127,14 +127,14 @@ def choose(
         if t.role in (Role.TEMP, Role.INOUT):
             price = 0 if name in keep else _MOST if name in again else 2 * price
         flow.add(f"{name}<", f"{name}>", price)
-        if t.role in (Role.INPUT, Role.INOUT) or name in stays:
+        if t.role in (Role.INPUT, Role.INOUT) or name in stays or (name in keep and not needs[name]):
             flow.add("start", f"{name}<", _MOST * 4)
         for r in needs[name] if name not in stays else ():
             flow.add(f"{r}>", f"{name}<", _MOST * 4)
     for name in needed:
         flow.add(f"{name}>", "end", _MOST * 4)
-    if "start" not in flow.edges or "end" not in flow.edges:
-        return Choice((), (), (), ())
+    if "start" not in flow.edges or "end" not in flow.edges:  # what is needed follows from indices alone
+        return _choice(graph, needs, needed, ())
     flow.saturate("start", "end")
     late = flow.behind("end")
     return _choice(graph, needs, needed, {n for n in needs if f"{n}>" in late and f"{n}<" not in late})

@@ -139,6 +139,17 @@ def test_large_values_are_not_kept_where_small_ones_do() -> None:
     assert pf.grad(pf.parse(text), keep=["e"]).kept == ("e",)
 
 
+@pytest.mark.parametrize("keep", [(), ("w",)])
+def test_values_of_indices_alone_are_computed_again_unless_kept(keep: tuple[str, ...]) -> None:
+    """All that this gradient needs of the operator follows from no argument."""
+    text = """op f(x: f64[N, 4]) -> (y: f64[N, 4]) {
+      w[i] = sqrt(f64(i) + 0.5) for i in 0..4; at[i] = i64(w[i] * 1.5)
+      y[n, i] = x[n, at[i]] * w[i]
+    }"""
+    assert pf.grad(text, keep=keep).kept == keep
+    assert error(pf.parse(text).op("f"), keep=keep) < 1e-6
+
+
 def test_sizes_that_no_shape_has_are_given() -> None:
     pair = pf.grad(pf.parse("op f(x: f32[N, M]) -> (s: f32[N]) { s[i] = sum[j](x[i, j]) }"))
     assert pair.sizes == ("M",)
