@@ -319,7 +319,8 @@ PROGRAMS = [
     ),
     ("op f(x: f32[B...]) -> (y: f32) { y = sum[b...](1.0) }", "PF302", 1, 42, "read a tensor at [b...]"),
     (
-        "op g[K: size](x: f32[K]) -> (y: f32[K]) { y[k] = x[k] }\nop f(x: f32[N]) -> (y: f32[N]) { y = g(x, 2) }",
+        "op g[K: size](x: f32[K]) -> (y: f32[K]) { y[k] = x[k] }\n"
+        "op f(x: f32[N]) -> (y: f32[N]) { y = g(x, 2) }",
         "PF203",
         2,
         38,
