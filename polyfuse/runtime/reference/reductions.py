@@ -1,7 +1,8 @@
 """Reductions of the reference evaluator: partial results of blocks, their sum, and the bound of it.
 
 A sum carries (sum v, sum |v|, sum e); an extreme the value and the ends of its interval; a product
-(prod v, undecided terms, prod (|v| + e)).  Partial results of the blocks of one reduction are merged.
+(prod v, how far products of some of the terms reach, prod (|v| + e)).  Partial results of the blocks of one
+reduction are merged.
 
 Accumulation (`+=`, `max=`, `min=`) into a tensor is the last part.
 """
@@ -25,7 +26,9 @@ from polyfuse.runtime.reference.values import (
     growth,
     integers_exact_to,
     is_exact,
+    limit,
     rounded,
+    tiny,
     undecided,
     wrapped,
 )
@@ -81,12 +84,33 @@ def partial(op: str, term: Val, shape: tuple[int, ...], axes: tuple[int, ...], m
     if op == "prod":
         whole = exact and bool((np.rint(v) == v).all())
         far = total if exact else np.prod(np.abs(v) + e, axis=axes, keepdims=True)
-        lost = np.zeros(total.shape)
-        if not exact:
-            lost += np.sum(undecided(e), axis=axes, keepdims=True)
-        return Partial(total, lost, np.abs(far), whole, term.nonneg)
+        reach = np.sum(_factors(v, e), axis=axes, keepdims=True)
+        return Partial(total, reach, np.abs(far), whole, term.nonneg)
     low, high = (total, total) if exact else (reduce(v - e), reduce(v + e))
     return Partial(total, low, high, exact, term.nonneg)
+
+
+# More than the logarithm of any number: an infinity is so far above 1, a zero so far below.
+_FAR = 1e6
+
+
+def _factors(v: Array, e: Bound = 0.0) -> Array:
+    """How far each factor reaches above 1 (real part) and below (imaginary part), in logarithms; infinitely
+    far where nothing is known."""
+    size = np.abs(v)
+    plain = (size > 0) & (size < np.inf)
+    log = np.log(np.where(plain, size, 1.0)) + _FAR * (size == np.inf) - _FAR * (size == 0)
+    known = np.maximum(log, 0.0) + 1j * np.maximum(-log, 0.0)
+    return known if is_exact(e) else np.where(undecided(e), np.inf, known)
+
+
+def _out_of_range(reach: Array, v: Array, dtype: DType) -> Array:
+    """Where a product may be another in another order: some of the factors overflow or are infinite, and
+    others underflow or are 0.  Or where it is not known."""
+    overflows = reach.real >= 0.99 * math.log(limit(dtype))
+    underflows = reach.imag >= -0.99 * math.log(tiny(dtype))
+    both = overflows & underflows & ~np.isnan(v)
+    return np.asarray(both | np.isinf(reach.real))
 
 
 def neutral(op: str, v: Array) -> float | int | bool:
@@ -138,8 +162,9 @@ def finish(op: str, p: Partial, dtype: DType, n: int) -> Val:
         if p.exact and bool(((size >= 1) & (size <= integers_exact_to(dtype))).all()):
             return Val(p.v, 0.0, p.nonneg)
         e = 0.0 if p.exact else np.maximum(p.high - size, 0.0)
-        unknown = np.where(p.low > 0, np.inf, 0.0)
-        return rounded(p.v, e, dtype, (unknown,), roundings=growth(n), nonneg=p.nonneg)
+        unknown = _out_of_range(p.low, p.v, dtype)
+        e = np.where(unknown, np.inf, e) if unknown.any() else e
+        return rounded(p.v, e, dtype, (e,) if unknown.any() else (), roundings=growth(n), nonneg=p.nonneg)
     if p.exact:
         return Val(p.v, 0.0, p.nonneg)
     finite = np.isfinite(p.v)
@@ -294,6 +319,9 @@ def _float(op: str, store: Store, total: Array, flat: Array, v: Array, e: Array,
     if op == "prod":
         far = _at(op, np.abs(start) + old, flat, np.abs(v) + e)
         lost = np.maximum(far - np.abs(total), 0.0)
+        reach, begun = _factors(v, 0.0 if exact else e), _factors(start, old)
+        above, below = (np.bincount(flat, a, start.size) for a in (reach.real, reach.imag))
+        lost = np.where(_out_of_range(begun + above + 1j * below, total, t), np.inf, lost)
         return rounded(total, lost, t, (lost,), roundings=roundings)
     size = _at(op, np.abs(start), flat, np.abs(v))
     whole = exact and bool((np.rint(v) == v).all() and (np.rint(start) == start).all())

@@ -8,7 +8,9 @@ import pytest
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.ops import OPS
 from polyfuse.runtime.interpreter import ops
+from polyfuse.runtime.reference.block import Store
 from polyfuse.runtime.reference.ops import apply_op
+from polyfuse.runtime.reference.reductions import finish, merge, partial, scattered
 from polyfuse.runtime.reference.values import Val
 
 RNG = np.random.default_rng(3)
@@ -63,3 +65,32 @@ def test_what_is_at_a_pole_or_an_end_is_undecided() -> None:
     left = Val(np.array([-1.0]), np.array([1e-6]))
     assert np.isinf(np.asarray(apply_op("atan2", (origin, origin), F32, F32).e)).all()
     assert np.isinf(np.asarray(apply_op("atan2", (origin, left), F32, F32).e)).all()
+
+
+PRODUCTS = [
+    ([1e-30, 1e-30, np.inf], False),  # 0 * inf in one order
+    ([1e-30, 1e-30, 1e30, 1e30], False),
+    ([0.0, 1e30, 1e30], False),
+    ([2.0, 0.5, np.inf], True),
+    ([1e-30, 1e-30, 0.0], True),
+    ([1e30, 1e30, 2.0], True),
+    ([0.0, np.inf], True),
+    ([np.nan, 1e30, 1e30, 0.0], True),
+]
+
+
+@pytest.mark.parametrize(("factors", "decided"), PRODUCTS)
+def test_a_product_that_another_order_may_change_is_undecided(factors: list[float], decided: bool) -> None:
+    v = np.array(factors)
+    with np.errstate(all="ignore"):
+        term = Val(v)
+        whole = finish("prod", partial("prod", term, v.shape, (0,), None), F32, v.size)
+        halves = [
+            partial("prod", Val(v[at]), v[at].shape, (0,), None) for at in (slice(0, 1), slice(1, None))
+        ]
+        merged = finish("prod", merge("prod", *halves), F32, v.size)
+        at = np.zeros(v.size, int)
+        update = scattered("prod", Store(F32, np.ones(1)), at, v, np.zeros(v.size), True)
+    for found in (whole, merged):
+        assert np.isfinite(np.asarray(found.e)).all() == decided
+    assert decided or not np.isfinite(np.asarray(update.e)).any()
