@@ -109,14 +109,15 @@ def region(graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int] |
 
 
 def affine(
-    graph: TensorGraph, names: tuple[str, ...], sizes: Mapping[str, int]
+    graph: TensorGraph, names: tuple[str, ...], sizes: Mapping[str, int], counts: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """As many of these sizes as leave every index affine, and those that are fixed for it: those that most
-    others wait for."""
+    others wait for.  With `counts`, numbers of terms as well: dims of known and open lengths that are reduced
+    together become one, and those of open lengths do not."""
     fixed: list[str] = []
 
     def needed(open: tuple[str, ...]) -> tuple[str, ...]:
-        return _needed(specialize(graph, _without(sizes, open)))
+        return _needed(specialize(graph, _without(sizes, open)), counts)
 
     while found := needed(names):
         worst = min(found, key=lambda n: len(needed(_less(names, n))))
@@ -125,9 +126,9 @@ def affine(
     return names, tuple(fixed)
 
 
-def _needed(graph: TensorGraph) -> tuple[str, ...]:
+def _needed(graph: TensorGraph, counts: bool = False) -> tuple[str, ...]:
     """Sizes that cannot be open."""
-    needed = {*fixed_sizes_needed(graph), *sizes_of_orders(graph)}
+    needed = {*fixed_sizes_needed(graph, counts), *sizes_of_orders(graph)}
     return tuple(n for n in graph.sizes if n in needed)
 
 
@@ -381,9 +382,10 @@ class Family:
         return self._of_its_own(sizes, make)
 
     def _affine(self, names: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """As many of these sizes as leave every index affine."""
-        found, fixed = affine(self.graph, names, sizes)
-        if fixed:
+        """As many of these sizes as leave every index affine, and at first numbers of terms as well."""
+        first = not self._count_open()
+        found, fixed = affine(self.graph, names, sizes, counts=first)
+        if fixed and not (first and affine(self.graph, names, sizes)[0] == names):
             self.refused[names] = not_open(self.graph, fixed)
         return found
 

@@ -71,6 +71,17 @@ def test_open_kernels_agree_with_the_reference(name: str, target: str) -> None:
     f = pf.compile(text, target=target, sizes="open", options=pf.Options(threads=2, progress=False))
     for k, sizes in enumerate(calls if target == "cpu" else calls[:4]):
         check_call(f, graph, dict(zip(graph.sizes, sizes, strict=True)), seed=k)
+    assert len([v for v in f.variants if v.open]) <= 2
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpret"])
+def test_sizes_that_a_mean_divides_by_may_all_be_open(target: str) -> None:
+    """A first variant knows some of them: dims that are reduced together are one there."""
+    text = "op f(x: f32[T, H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] - mean[i, j](x[i, j]) }"
+    f = pf.compile(text, target=target, sizes="open", options=pf.Options(progress=False))
+    for k, (t, h) in enumerate(((3, 5), (64, 7), (1, 1), (17, 130))):
+        check_call(f, graph_of(text), {"T": t, "H": h}, seed=k)
+    assert [v.open for v in f.variants] == [("H",), ("T", "H")]
 
 
 def told(text: str, *shapes: tuple[int, ...], **options: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import islpy as isl
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, substitute
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, substitute, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -244,8 +244,9 @@ class _Builder:
         return Access(s.name, tensor, indices, relation, may, span)
 
 
-def fixed_sizes_needed(graph: TensorGraph) -> tuple[str, ...]:
-    """Sizes that must be known for every index to be affine, in order of the graph's sizes."""
+def fixed_sizes_needed(graph: TensorGraph, counts: bool = False) -> tuple[str, ...]:
+    """Sizes that must be known for every index to be affine, in order of the graph's sizes.  A float that
+    follows from sizes alone, the number of terms of a mean, is no index; with `counts`, it is taken for one."""
     needed: set[str] = set()
 
     def look(e: IndexExpr) -> IndexExpr:
@@ -265,8 +266,13 @@ def fixed_sizes_needed(graph: TensorGraph) -> tuple[str, ...]:
         for i in s.write:
             if not isinstance(i, EXPR_TYPES):
                 look(i)
-        map_expr(s.expr, lambda x: x, look)
+        map_expr(s.expr if counts else map_expr(s.expr, _without_counts), lambda x: x, look)
     return tuple(n for n in graph.sizes if n in needed)
+
+
+def _without_counts(e: Expr) -> Expr:
+    is_count = isinstance(e, IndexValue) and e.dtype.is_float and not variables(e.index)
+    return Const(0.0, e.dtype) if is_count else e
 
 
 def _arms(op: str, e: IndexExpr) -> list[IndexExpr]:

@@ -33,7 +33,7 @@ import numpy as np
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import OPEN_SIZE, extents, instances
 from polyfuse.cost.operations import operations
-from polyfuse.ir.dtypes import BOOL, I64, DType
+from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate, sizes
 from polyfuse.ir.linear import Range, interval, of_size, size_ranges
 from polyfuse.ir.tensor_graph import (
@@ -108,9 +108,13 @@ def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph
 
     some = _some(first, u)
     part, whole = _parts(terms_of(some), dtype, ranges)
+    if isinstance(part, Select):  # once, not for each element
+        graph, part = _with(graph, first, "share", _kept(first), part)
     graph, head = _with(graph, first, "head", some, applied("mul", u, part))
     graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(applied("mul", head, whole)))
     part, whole = _parts(count, dtype, ranges)
+    if isinstance(part, Select):  # once, not for each element
+        graph, part = _with(graph, first, "part", _kept(first), part)
     off_terms = applied("mul", applied("sub", first.expr, pivot), part)
     graph, off = _with(graph, first, "off", first.dims, off_terms)
     total = applied("mul", n, applied("add", pivot, applied("mul", off, whole)))
@@ -144,7 +148,7 @@ def _parts(count: IndexExpr, dtype: DType, ranges: Mapping[str, Range]) -> tuple
     part: Expr = Const(2.0**-bits, dtype)
     whole: Expr = Const(2.0**bits, dtype)
     for fewer in reversed(range(POWER, bits, POWER)):
-        small = Apply("le", (IndexValue(count, I64), Const(1 << fewer, I64)), BOOL)
+        small = Apply("lt", (IndexValue(count, dtype), Const(2.0**fewer, dtype)), BOOL)
         part = Select(small, Const(2.0**-fewer, dtype), part, dtype)
         whole = Select(small, Const(2.0**fewer, dtype), whole, dtype)
     return part, applied("div", whole, IndexValue(count, dtype))
