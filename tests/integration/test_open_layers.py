@@ -71,7 +71,7 @@ def test_open_kernels_agree_with_the_reference(name: str, target: str) -> None:
     f = pf.compile(text, target=target, sizes="open", options=pf.Options(threads=2, progress=False))
     for k, sizes in enumerate(calls if target == "cpu" else calls[:4]):
         check_call(f, graph, dict(zip(graph.sizes, sizes, strict=True)), seed=k)
-    assert len([v for v in f.variants if v.open]) <= 2
+    assert len([v for v in f.variants if v.open]) <= 3
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret"])

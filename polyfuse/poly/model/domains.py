@@ -246,7 +246,7 @@ class _Builder:
 
 def fixed_sizes_needed(graph: TensorGraph, counts: bool = False) -> tuple[str, ...]:
     """Sizes that must be known for every index to be affine, in order of the graph's sizes.  A float that
-    follows from sizes alone, the number of terms of a mean, is no index; with `counts`, it is taken for one."""
+    follows from sizes alone, the number of terms of a mean, is no index; with `counts` it counts as one."""
     needed: set[str] = set()
 
     def look(e: IndexExpr) -> IndexExpr:
