@@ -23,6 +23,7 @@ from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import binary, variables
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
     Apply,
     Const,
     IndexValue,
@@ -170,9 +171,21 @@ def _traffic(graph: TensorGraph, tree: Tree, producer: Statement) -> tuple[int, 
     here = phase[producer.name]
     later = [p for p in readers if p != here]
     stored = tensor_bytes(graph, tensor) * (1 + len(later))
-    operands = dict.fromkeys(r.tensor for r in reads(producer.expr))
+    operands: dict[str, int] = {}
+    for r in reads(producer.expr):
+        operands[r.tensor] = max(operands.get(r.tensor, 0), _read_bytes(graph, producer, r))
     recomputed = 0
     for p in later:
         present = {r.tensor for s in graph.statements if phase[s.name] == p for r in reads(s.expr)}
-        recomputed += sum(tensor_bytes(graph, o) for o in operands if o not in present)
+        recomputed += sum(nbytes for o, nbytes in operands.items() if o not in present)
     return stored, recomputed
+
+
+def _read_bytes(graph: TensorGraph, s: Statement, r: Read) -> int:
+    """Bytes that a statement reads of a tensor: all of it, or what data name of a table whose extents are
+    open, if that is more."""
+    whole = tensor_bytes(graph, r.tensor)
+    if not graph.sizes or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
+        return whole
+    trips = {d.name: _trip(d) for d in s.dims}
+    return max(whole, r.dtype.bytes * prod(trips[d] for d in depends_on(*r.indices)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from equivalence import assert_computes, assert_equivalent, fixed_graph_of
 
+from polyfuse.api import parse
 from polyfuse.cost.extents import tensor_bytes
 from polyfuse.decisions import Decision
 from polyfuse.ir.schedule_tree import shape
@@ -68,6 +69,20 @@ def test_more_bytes_are_not_read() -> None:
     _, decisions, _ = tried(text, B=4, H=64)
     reason = "recomputing it would read more bytes than storing it moves"
     assert decisions["e"] == f"- rematerialise e: {reason}"
+
+
+def test_tables_of_open_extents_are_as_large_as_what_data_name() -> None:
+    """Whatever such a size is taken as; a row of one table is read again all the same."""
+    text = """op f(x: f32[V, H], u: f32[V, H], at: i64[B, S]) -> (y: f32[B, S, H]) {
+      e[b, s, h] = x[at[b, s], h]TERM
+      y[b, s, h] = e[b, s, h] * sum[k](e[b, s, k])
+    }"""
+    told = {}
+    for term in ("", " + u[at[b, s], h]"):
+        graph, decisions = parse(text.replace("TERM", term)).op("f").graph(), list[Decision]()
+        rematerialise(graph, plan(graph), plan, decisions)
+        told[term] = {d.subject: d.taken for d in decisions}["e"]
+    assert told == {"": True, " + u[at[b, s], h]": False}
 
 
 def test_reductions_stay() -> None:
