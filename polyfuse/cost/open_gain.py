@@ -23,6 +23,7 @@ from polyfuse.decisions import Decision
 WORTH = {
     "stream": 1.15,
     "prefetch rows": 1.1,
+    "software-pipelining": 1.2,
     "online": 1.2,
     "rfactor": 1.2,
     "collapse": 1.1,

@@ -21,8 +21,9 @@ from programs import random_program
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.cost.open_gain import OpenGain
+from polyfuse.cost.open_gain import WORTH, OpenGain
 from polyfuse.driver import background, compiled
+from polyfuse.driver.pipeline import Built
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.runtime.numpy_baseline import NumpyKernels
@@ -185,22 +186,22 @@ def test_never_means_that_calls_are_not_counted() -> None:
         pf.compile(ROWS, specialise="always")  # type: ignore[arg-type]
 
 
-@pytest.mark.machine("zen3")
-def test_what_is_gained_follows_from_decisions_at_the_sizes() -> None:
-    """Means and variances of long rows are found in one pass; open kernels are streamed as fixed ones are."""
-    f = pf.compile(pf.stdlib, "layer_norm", sizes="open", threads=2)
-    x = np.ones((3, 5), np.float32)
-    f(x, x[0], x[0])
+def test_what_is_gained_follows_from_the_model_and_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORTH, "schedule", 2.0)
+    f = pf.compile(ROWS, sizes="open", threads=2)
+    f(grid(3, 5))
     (variant,) = f.variants
     about = variant.built.compilation
 
-    def gain(rows: int, length: int) -> OpenGain:
+    def gain(rows: int, length: int, open: Built = variant.built) -> OpenGain:
         fixed = dict(zip(variant.open, (rows, length), strict=True))
-        return background.gain_at(variant.built, replace(about, sizes=fixed))
+        return background.gain_at(open, replace(about, sizes=fixed))
 
-    large, small = gain(1 << 16, 1024), gain(64, 128)
-    assert large.left == ("online",) and large.calls < 1000
-    assert not small.left and small.calls == inf
+    small, large = gain(8, 40), gain(4096, 1000)
+    assert large.fixed_s > 100 * small.fixed_s > 0 and "schedule" not in small.left
+    without = gain(8, 40, replace(variant.built, decisions=()))
+    assert "schedule" in without.left and without.open_s >= 2 * without.fixed_s
+    assert without.fixed_s == small.fixed_s and without.calls < inf
 
 
 def test_a_failure_is_told_once_and_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
