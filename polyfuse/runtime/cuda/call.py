@@ -118,8 +118,15 @@ class Resolver:
         tables = tuple(Table(g, cells) for g in self._grids.grids if g.blocks and g.table)
         return Buffers(cells, tuple((g, p) for g, p in both if g.blocks), tables)
 
-    def resolve(self, arrays: Mapping[str, object], buffers: Buffers, own: int | None = None) -> Job:
-        """Check the arrays, and put their addresses into the cells. `own` is the stream to use, if given.
+    def resolve(
+        self,
+        arrays: Mapping[str, object],
+        buffers: Buffers,
+        own: int | None = None,
+        workspace: int | None = None,
+    ) -> Job:
+        """Check the arrays, and put their addresses into the cells. `own` is the stream to use, if given,
+        `workspace` the address of memory of the caller's.
 
         Raises ArgumentError PF401, PF402, PF405, PF417 or PF418 for one that does not fit.
         """
@@ -128,7 +135,7 @@ class Resolver:
         if own is None:
             own = next(iter(streams)) if len(streams) == 1 else self._memory.stream()
         job = Job(self._memory, buffers, own, tuple(sorted(streams - {own})))
-        self._workspace(job, buffers.cells)
+        self._workspace(job, buffers.cells, workspace)
         place = _Placement(self._memory, buffers.cells, own, self._note)
         crowded = _crowded(found)
         for o, value in found:
@@ -173,22 +180,24 @@ class Resolver:
             )
         return view
 
-    def _workspace(self, job: Job, cells: Cells) -> None:
+    def _workspace(self, job: Job, cells: Cells, given: int | None) -> None:
         if not self._grids.workspace_bytes:
             return
-        block = self._memory.pool.take(self._grids.workspace_bytes, job.stream)
-        job.workspace = block
-        self._grids.fill_workspace(cells, block.address)
+        if given is None:
+            job.workspace = self._memory.pool.take(self._grids.workspace_bytes, job.stream)
+        address = given if job.workspace is None else job.workspace.address
+        assert address is not None
+        self._grids.fill_workspace(cells, address)
         if self._grids.zeroed:
             header = self._grids.header_bytes
-            job.zero = partial(self._driver.fill, block.address, 0, header, job.stream)
+            job.zero = partial(self._driver.fill, address, 0, header, job.stream)
         if self._report is not None:
             job.on_host = True
-            job.after.append(partial(self._check, block, job.stream, self._report))
+            job.after.append(partial(self._check, address, job.stream, self._report))
 
-    def _check(self, block: Block, stream: int, report: Report) -> None:
+    def _check(self, address: int, stream: int, report: Report) -> None:
         status = np.zeros(1, np.int64)
-        self._memory.staging.download(block.address, status.view(np.uint8), stream)
+        self._memory.staging.download(address, status.view(np.uint8), stream)
         if status[0]:
             report(int(status[0]))
 

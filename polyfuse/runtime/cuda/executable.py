@@ -118,8 +118,9 @@ class CudaExecutable:
         """The same in another shape: dims that are always used together are one in the plan."""
         return DeviceArray.empty(self.memory, shape, dtype, stream)
 
-    def run(self, arrays: Mapping[str, object]) -> None:
-        """Run on the given arrays (name -> memory, for every buffer that is not workspace).
+    def run(self, arrays: Mapping[str, object], workspace: int | None = None) -> None:
+        """Run on the given arrays (name -> memory, for every buffer that is not workspace).  `workspace`: the
+        address of memory for it that the caller has, at a multiple of 256.
 
         With a NumPy array among the results it returns when they are there; otherwise when all is queued on
         the stream of the arrays. Raises ArgumentError for arrays that do not fit, PF450 (checked builds) for
@@ -132,7 +133,7 @@ class CudaExecutable:
             except IndexError:  # other threads are calling
                 buffers = self._resolver.buffers()
             try:
-                job = self._resolver.resolve(arrays, buffers)
+                job = self._resolver.resolve(arrays, buffers, None, workspace)
                 if job.borrows and self.driver.capturing(job.stream):
                     raise DeviceError(
                         "this call cannot be captured: it works on memory that others get when it is over",

@@ -213,7 +213,7 @@ class _OnCpu(_Machine):
 
 
 class _OnGpu(_Machine):
-    """On the current stream of torch."""
+    """On the current stream of torch, with memory of torch's alone: graphs capture it, workspace included."""
 
     def __init__(self, executable: Any) -> None:
         self.executable = executable
@@ -233,7 +233,9 @@ class _OnGpu(_Machine):
                 found[b.name] = DeviceView(
                     t.data_ptr(), b.dtype.numpy, shape, tuple(steps), device, stream, owner=t
                 )
-        self.executable.run(found)
+        nbytes = self.executable.workspace()[1]
+        space = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{device}") if nbytes else None
+        self.executable.run(found, None if space is None else space.data_ptr())
 
 
 def _machine(executable: Any) -> _Machine:

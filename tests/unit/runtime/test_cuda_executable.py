@@ -158,6 +158,26 @@ def test_workspace_is_used_again(driver: Driver) -> None:
     assert f.workspace() == ({"t": 0}, 512)
 
 
+def test_workspace_of_the_caller_is_captured(driver: Driver) -> None:
+    """As graphs of PyTorch capture it: all memory is theirs."""
+    f, memory = _made(helpers.workspace_code(), driver), DeviceMemory.get(driver)
+    with driver.current():
+        stream = driver.create_stream()
+    x, y = _on(driver, _x(), stream), _on(driver, np.zeros(SIZE, np.float32), stream)
+    space = DeviceArray.empty(memory, (512,), np.dtype(np.uint8), stream)
+    before = memory.pool.allocations
+    f.run({"x": x, "y": y}, device_view(space, "space").address)
+    assert np.array_equal(y.get(), _x() + 2)
+    with driver.current():
+        driver.begin_capture(stream)
+    f.run({"x": x, "y": y}, device_view(space, "space").address)
+    with pytest.raises(DeviceError, match="cannot be captured"):
+        f.run({"x": x, "y": y})
+    with driver.current():
+        driver.end_capture(stream)
+    assert memory.pool.allocations == before + 1, "that of the call without"
+
+
 def test_memory_comes_back_without_the_collector(recording: RecordingDriver) -> None:
     f = _made(helpers.scale_code(), recording)
     gc.disable()
