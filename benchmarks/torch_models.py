@@ -117,7 +117,6 @@ def measured(name: str, contenders: Sequence[str], forward: bool, first_only: bo
     wanted = judge.results(judge.step())
     largest = max(float(g.abs().max()) for g in wanted)
     for c in contenders:
-        torch._dynamo.reset()
         runs[c] = own = Trained(name, c, forward=forward)
         start = cpu_seconds()
         found = own.results(own.step())

@@ -24,7 +24,8 @@ here is not decomposed before. Dtypes are those of the language: floats of 64, 3
 truth values.
 
 Views are indices, and cost nothing. An operator that is *worth a kernel alone* makes a region by itself; of
-the others it takes two.
+the others it takes two, or on a CPU one of many elements that computes functions (`tanh`) or reduces in a
+loop that ATen has no vectors for (`argmax`).
 """
 
 

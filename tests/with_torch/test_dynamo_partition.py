@@ -231,3 +231,14 @@ def test_lone_operators_and_views_stay_with_aten(alone: str) -> None:
     found, _ = regions(module.graph)
     kinds = [found.kinds[n] for n in module.graph.nodes if n.op == "call_function"]
     assert kinds == [Kind.VIEW, Kind.ATEN, Kind.ATEN if alone == "relu" else Kind.OURS, Kind.VIEW]
+
+
+@pytest.mark.parametrize(("alone", "length", "kind"), [
+    ("relu", 50_000, Kind.ATEN), ("sum", 50_000, Kind.ATEN), ("tanh", 500, Kind.ATEN),
+    ("tanh", 50_000, Kind.OURS), ("elu", 50_000, Kind.OURS), ("argmax", 50_000, Kind.OURS),
+])  # fmt: skip
+def test_a_lone_operator_is_ours_where_the_loop_of_aten_is_slow(alone: str, length: int, kind: Kind) -> None:
+    operator = getattr(torch, alone, getattr(torch.nn.functional, alone, None))
+    module = traced_function(operator, [torch.empty(length)])
+    found = partition(module.graph, {})
+    assert [found.kinds[n] for n in module.graph.nodes if n.op == "call_function"] == [kind]

@@ -5,7 +5,8 @@
 A node's level is how many of ATen's nodes that read results of ours lie before it, at most; ours of one
 level never wait for one another through ATen, so any set of them is convex.  A level is cut into regions of
 a bounded number of nodes, connected ones together.  A region must pay: it saves launches, or passes over
-memory.  All is linear in nodes and edges but for sorting, and depends on nothing but the graph.
+memory, or ATen's loop is slow.  All is linear in nodes and edges but for sorting, and depends on nothing
+but the graph.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any, TypeAlias
 
-from polyfuse.torch.dynamo.lowering import WITH_ATEN, device_of, is_item, is_view
+from polyfuse.ir.ops import Cost, of_cost
+from polyfuse.ir.tensor_graph import Apply, walk
+from polyfuse.torch.dynamo.lowering import WITH_ATEN, device_of, is_item, is_view, lower
 from polyfuse.torch.dynamo.lowerings.table import TABLE, bound, rule_of, val
 from polyfuse.torch.dynamo.sizes import Unsupported, dense_order, extent_of, is_number
 from polyfuse.torch.dynamo.values import dtype_of
@@ -28,6 +32,8 @@ MOST_MOVED = 32
 """Nodes that move to a later level together."""
 UNKNOWN_SIZE = 32
 """Stands for a size that calls give, where bytes are compared."""
+FEW_ELEMENTS = 1 << 15
+"""So many cost less in ATen's slow loops than the call of a kernel."""
 
 
 class Kind(Enum):
@@ -260,13 +266,12 @@ def _set_level(node: Node, level: int, kinds: Mapping[Node, Kind], levels: dict[
 
 def _bytes(node: Node) -> int:
     """How much memory its tensors take."""
-    total = 0
-    for t in _tensors(node):
-        n = t.element_size()
-        for s in t.shape:
-            n *= s if isinstance(s, int) else UNKNOWN_SIZE
-        total += n
-    return total
+    return sum(t.element_size() * _elements(t) for t in _tensors(node))
+
+
+def _elements(tensor: Any) -> int:
+    """How many a tensor has."""
+    return prod(s if isinstance(s, int) else UNKNOWN_SIZE for s in tensor.shape)
 
 
 # --- pieces of a level ------------------------------------------------------------------------------------
@@ -345,6 +350,23 @@ def _does_not_pay(region: Region) -> str:
         return "nobody reads it"
     if any(not is_item(n) and rule_of(n).alone for n in region.nodes):
         return ""
-    if region.counted >= 2:
+    if region.counted >= 2 or (region.counted == 1 and _is_slow_with_aten(region)):
         return ""
     return "alone it is as fast with ATen"
+
+
+def _is_slow_with_aten(region: Region) -> bool:
+    """Do ATen's loops over many elements lose to ours on a CPU: of functions (some are scalar code, most have
+    vectors of 32 bytes), and of reductions that are marked?"""
+    nodes = [n for n in region.nodes if not is_item(n)]
+    tensors = [t for n in nodes for x in (n, *n.all_input_nodes) for t in _tensors(x)]
+    if "cpu" not in device_of(nodes) or max(map(_elements, tensors)) < FEW_ELEMENTS:
+        return False
+    if any(rule_of(n).slow for n in nodes):
+        return True
+    try:
+        statements = lower(region.nodes, region.outputs).graph.statements
+    except Unsupported:
+        return False
+    parts = (e for s in statements for e in walk(s.expr))
+    return any(isinstance(e, Apply) and e.op in of_cost(Cost.FUNCTION) for e in parts)

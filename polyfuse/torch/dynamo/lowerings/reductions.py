@@ -78,7 +78,7 @@ def _no_bool(node: Node, a: Arguments) -> str:
     return "an extreme of truth values" if "bool" in str(tensor_of(_input(a)).dtype) else ""
 
 
-@lowers("aten.amax", "aten.amin", group="reductions", refuse=_no_bool)
+@lowers("aten.amax", "aten.amin", group="reductions", refuse=_no_bool, slow=True)
 def _amax(low: Lowering, node: Node, a: Arguments) -> Value:
     return _reduced(low, node, a, "max" if "amax" in str(node.target) else "min")
 
@@ -103,7 +103,7 @@ def _count_nonzero(low: Lowering, node: Node, a: Arguments) -> Value:
     return low.reduce("sum", v.shape, axes, element, I64, final=True)
 
 
-@lowers("aten.max", "aten.min", group="reductions", overloads=("default", "dim"), refuse=_no_bool)
+@lowers("aten.max", "aten.min", group="reductions", overloads=("default", "dim"), refuse=_no_bool, slow=True)
 def _max(low: Lowering, node: Node, a: Arguments) -> Value | list[Value]:
     kind = "max" if ".max" in str(node.target) else "min"
     if "dim" not in a:
@@ -115,14 +115,14 @@ def _max(low: Lowering, node: Node, a: Arguments) -> Value | list[Value]:
     return [most, place]
 
 
-@lowers("aten.aminmax", group="reductions", refuse=_no_bool)
+@lowers("aten.aminmax", group="reductions", refuse=_no_bool, slow=True)
 def _aminmax(low: Lowering, node: Node, a: Arguments) -> list[Value]:
     v = low.stored_value(_input(a))
     axes = low.axes(a["dim"], len(v.shape))
     return [low.reduce(k, v.shape, axes, v.at, v.dtype, keepdim=a["keepdim"]) for k in ("min", "max")]
 
 
-@lowers("aten.argmax", "aten.argmin", group="reductions", whole="dim", refuse=_no_bool)
+@lowers("aten.argmax", "aten.argmin", group="reductions", whole="dim", refuse=_no_bool, slow=True)
 def _argmax(low: Lowering, node: Node, a: Arguments) -> Value:
     kind, v = "argmax" if "argmax" in str(node.target) else "argmin", low.value(_input(a))
     if a["dim"] is not None:
@@ -169,7 +169,7 @@ def _kept(v: Value, axes: tuple[int, ...], a: Arguments) -> Value:
     return v if a.get("keepdim", False) else without_axes(v, list(axes))
 
 
-@lowers("aten.var", "aten.std", group="reductions")
+@lowers("aten.var", "aten.std", group="reductions", slow=True)
 def _var(low: Lowering, node: Node, a: Arguments) -> Value:
     variance, _, axes = _moments(low, node, a)
     if "std" in str(node.target):
@@ -178,7 +178,7 @@ def _var(low: Lowering, node: Node, a: Arguments) -> Value:
     return _kept(variance, axes, a)
 
 
-@lowers("aten.var_mean", "aten.std_mean", group="reductions")
+@lowers("aten.var_mean", "aten.std_mean", group="reductions", slow=True)
 def _var_mean(low: Lowering, node: Node, a: Arguments) -> list[Value]:
     variance, mean, axes = _moments(low, node, a)
     if "std" in str(node.target):

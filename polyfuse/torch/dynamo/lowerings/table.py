@@ -34,6 +34,7 @@ class Rule:
     is_view    a view: regions read through it, and it is no reason to make one
     reshapes   a view that joins or cuts axes
     alone      worth a kernel of its own: ATen has several passes over memory, or a slow one
+    slow       ATen's loop for a CPU is a slow one: worth a kernel of its own there, of many elements
     free       costs nothing by itself: numbers, places
     whole      the argument with axes along which it runs one after the other, and which are not cut
     refuse     see `Refuse`
@@ -45,6 +46,7 @@ class Rule:
     is_view: bool = False
     reshapes: bool = False
     alone: bool = False
+    slow: bool = False
     free: bool = False
     whole: str = ""
     refuse: Refuse = lambda node, a: ""
