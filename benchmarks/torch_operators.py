@@ -179,7 +179,7 @@ def table(rows: dict[str, Row]) -> str:
 
 
 def wrong(rows: dict[str, Row]) -> list[str]:
-    """Those whose error is above eager mode's, but for rounding (its scans of f32 add in f64, ours in f32)."""
+    """Those whose error is above eager mode's, but for rounding (its scans add in f64, ours in f32)."""
     return [n for n, r in rows.items() if not r.error["polyfuse"] <= 4 * r.error["eager"] + 1e-5]
 
 

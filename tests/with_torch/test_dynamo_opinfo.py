@@ -1,4 +1,4 @@
-"""PyTorch's own samples of operators (OpInfo), as far as regions have what they are made of.
+"""PyTorch's own samples of operators (OpInfo) and their gradients, as far as regions have what they need.
 
 Each region of a sample's graph is evaluated by the reference, on what ATen gives it, and must give what ATen
 gives.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,25 +51,51 @@ KNOWN = {
 }
 
 
-def samples(dtype: torch.dtype) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Operators, how a sample calls them, and its tensors."""
-    for op in op_db:
+@dataclass(frozen=True)
+class Sample:
+    """A call of an operator: what it gives for tensors, and which of these have gradients."""
+
+    name: str
+    call: Callable[..., list[Any]]
+    tensors: list[Any]
+    wanted: tuple[bool, ...]
+
+    def gradients(self, *tensors: Any) -> list[Any]:
+        """Those of a weighted sum of all results."""
+        with torch.enable_grad():
+            pairs = list(zip(tensors, self.wanted, strict=True))
+            own = [x.detach().requires_grad_() if w else x for x, w in pairs]
+            results = [y for y in self.call(*own) if y.requires_grad]
+            total = sum((y * torch.arange(y.numel()).view(y.shape).cos().to(y.dtype)).sum() for y in results)
+            found = torch.autograd.grad(total, [x for x in own if x.requires_grad], allow_unused=True)
+        return [g for g in found if g is not None]
+
+
+def samples(dtype: torch.dtype, gradients: bool, part: tuple[int, int] = (0, 1)) -> Iterator[Sample]:
+    """Those of operators, a part of them: number of parts and which."""
+    for op in op_db[part[0] :: part[1]]:
         if dtype not in op.dtypes or any(w in op.name for w in LEFT_OUT):
             continue
-        for s in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES):
+        if gradients and not (op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")):
+            continue
+        for s in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), SAMPLES):
             flat, spec = torch.utils._pytree.tree_flatten((s.input, s.args, s.kwargs))
             at = [k for k, x in enumerate(flat) if isinstance(x, torch.Tensor)]
+            tensors = [flat[k].detach() for k in at]
+            yield Sample(
+                op.name,
+                partial(_called, op, flat, spec, at),
+                tensors,
+                tuple(flat[k].requires_grad for k in at),
+            )
 
-            def call(*xs: Any, op: Any = op, flat: Any = flat, spec: Any = spec, at: Any = at) -> list[Any]:
-                own = list(flat)
-                for k, x in zip(at, xs, strict=True):
-                    own[k] = x
-                a, b, c = torch.utils._pytree.tree_unflatten(own, spec)
-                return [
-                    y for y in torch.utils._pytree.tree_leaves(op(a, *b, **c)) if isinstance(y, torch.Tensor)
-                ]
 
-            yield op.name, call, [flat[k].detach() for k in at]
+def _called(op: Any, flat: list[Any], spec: Any, at: list[int], *xs: Any) -> list[Any]:
+    own = list(flat)
+    for k, x in zip(at, xs, strict=True):
+        own[k] = x
+    a, b, c = torch.utils._pytree.tree_unflatten(own, spec)
+    return [y for y in torch.utils._pytree.tree_leaves(op(a, *b, **c)) if isinstance(y, torch.Tensor)]
 
 
 def check(module: Any, given: list[Any]) -> int:
@@ -88,22 +116,32 @@ def check(module: Any, given: list[Any]) -> int:
     return len(found.regions)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
-def test_samples_of_torch_agree(dtype: torch.dtype) -> None:
+def judged(
+    dtype: torch.dtype, gradients: bool, part: tuple[int, int] = (0, 1)
+) -> tuple[Counter[str], list[str]]:
+    """How many samples are right, of ATen alone, and untraced; and those that are wrong, with the reason."""
     warnings.simplefilter("ignore")
-    counts, wrong = Counter[str](), Counter[str]()
-    for name, call, tensors in samples(dtype):
+    counts, wrong = Counter[str](), []
+    for s in samples(dtype, gradients, part):
         try:
-            module = traced_function(call, tensors)
+            module = traced_function(s.gradients if gradients else s.call, s.tensors)
         except Exception:  # what torch cannot trace
             counts["untraced"] += 1
             continue
         try:
-            counts["right" if check(module, tensors) else "of ATen"] += 1
+            counts["right" if check(module, s.tensors) else "of ATen"] += 1
         except Exception as problem:
-            wrong[name] += 1
-            if name not in KNOWN:
-                raise AssertionError(f"{name}: {problem}") from problem
+            wrong.append(f"{s.name}: {problem}")
+    return counts, wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
+def test_samples_of_torch_agree(dtype: torch.dtype, gradients: bool) -> None:
+    if gradients and not dtype.is_floating_point:
+        pytest.skip("integers have no gradients")
+    counts, wrong = judged(dtype, gradients)
+    assert [w for w in wrong if w.split(":")[0] not in KNOWN] == []
     assert counts["right"] > 80
-    assert wrong.total() <= 0.02 * (counts["right"] + wrong.total())
+    assert len(wrong) <= 0.02 * (counts["right"] + len(wrong))
