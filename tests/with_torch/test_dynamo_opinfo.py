@@ -47,6 +47,11 @@ KNOWN = {
     "nn.functional.pad": "circular padding reads memory that nobody has written, and overwrites it",
     "nn.functional.hardtanh": "bounds of integers that are none: the node stays with ATen",
     "nn.functional.hinge_embedding_loss": "a mean that cancels: eager adds in 16 bits, we in 32",
+    **dict.fromkeys(
+        ("ldexp", "pow", "kron"), "a gradient that cancels: eager rounds what it adds to 16 bits"
+    ),
+    "nn.functional.linear_cross_entropy": "parts of a gradient come into memory that nobody has written",
+    "atanh": "a gradient near a pole: eager rounds the distance to it to 16 bits",
     "_unsafe_masked_index_put_accumulate": "a sum that cancels: eager adds in 16 bits, we in 32",
 }
 
@@ -65,8 +70,9 @@ class Sample:
         with torch.enable_grad():
             pairs = list(zip(tensors, self.wanted, strict=True))
             own = [x.detach().requires_grad_() if w else x for x, w in pairs]
-            results = [y for y in self.call(*own) if y.requires_grad]
-            total = sum((y * torch.arange(y.numel()).view(y.shape).cos().to(y.dtype)).sum() for y in results)
+            results = [y for y in self.call(*own) if y.requires_grad and y.is_floating_point()]
+            weights = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos() for y in results]
+            total = sum((y * w).sum() for y, w in zip(results, weights, strict=True))
             found = torch.autograd.grad(total, [x for x in own if x.requires_grad], allow_unused=True)
         return [g for g in found if g is not None]
 
@@ -98,8 +104,9 @@ def _called(op: Any, flat: list[Any], spec: Any, at: list[int], *xs: Any) -> lis
     return [y for y in torch.utils._pytree.tree_leaves(op(a, *b, **c)) if isinstance(y, torch.Tensor)]
 
 
-def check(module: Any, given: list[Any]) -> int:
-    """Compare the regions of a graph; how many there are."""
+def check(module: Any, given: list[Any], short: torch.dtype) -> int:
+    """Compare the regions of a graph; how many there are.  The reference does not round between operators: of
+    `short` floats results of more bits differ as much as these."""
     found, values, left = partition(module.graph, {}), dict[Any, Any](), iter(given)
     for n in module.graph.nodes:
         if n.op == "placeholder":
@@ -112,7 +119,7 @@ def check(module: Any, given: list[Any]) -> int:
     for r in found.regions:
         low = lower(r.nodes, r.outputs)
         for n, got in zip(low.outputs, evaluated(low, [values[a] for a in low.inputs]), strict=True):
-            close(got, values[n])
+            close(got, values[n], rounded=short if short is torch.bfloat16 else None)
     return len(found.regions)
 
 
@@ -129,7 +136,7 @@ def judged(
             counts["untraced"] += 1
             continue
         try:
-            counts["right" if check(module, s.tensors) else "of ATen"] += 1
+            counts["right" if check(module, s.tensors, dtype) else "of ATen"] += 1
         except Exception as problem:
             wrong.append(f"{s.name}: {problem}")
     return counts, wrong

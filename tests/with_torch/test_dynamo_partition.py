@@ -242,3 +242,12 @@ def test_a_lone_operator_is_ours_where_the_loop_of_aten_is_slow(alone: str, leng
     module = traced_function(operator, [torch.empty(length)])
     found = partition(module.graph, {})
     assert [found.kinds[n] for n in module.graph.nodes if n.op == "call_function"] == [kind]
+
+
+def test_copies_in_another_order_of_memory_go_together() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x.transpose(0, 1).contiguous(), y.transpose(0, 1).contiguous(), x.clone()
+
+    module = traced_function(f, [torch.randn(5, 4), torch.randn(3, 6)])
+    found, _ = regions(module.graph)
+    assert [r.counted for r in found.regions] == [2]

@@ -56,8 +56,8 @@ class Region:
 
     @property
     def counted(self) -> int:
-        """How many nodes it has that compute something."""
-        return sum(not is_item(n) and not rule_of(n).free for n in self.nodes)
+        """How many nodes it has that compute something, or lay memory out anew."""
+        return sum(not is_item(n) and (not rule_of(n).free or _lays_out(n)) for n in self.nodes)
 
 
 @dataclass
@@ -353,6 +353,15 @@ def _does_not_pay(region: Region) -> str:
     if region.counted >= 2 or (region.counted == 1 and _is_slow_with_aten(region)):
         return ""
     return "alone it is as fast with ATen"
+
+
+def _lays_out(node: Node) -> bool:
+    """Is it a copy in another order of memory?"""
+    if rule_of(node).group != "copies" or not node.all_input_nodes:
+        return False
+    tensors = [t for n in (node, node.all_input_nodes[0]) for t in _tensors(n)]
+    found = [(tuple(map(extent_of, t.shape)), tuple(map(extent_of, t.stride()))) for t in tensors]
+    return len({dense_order(*f) for f in found}) > 1
 
 
 def _is_slow_with_aten(region: Region) -> bool:
