@@ -71,7 +71,7 @@ class Sample:
             pairs = list(zip(tensors, self.wanted, strict=True))
             own = [x.detach().requires_grad_() if w else x for x, w in pairs]
             results = [y for y in self.call(*own) if y.requires_grad and y.is_floating_point()]
-            weights = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos() for y in results]
+            weights = [torch.arange(y.numel()).double().view(y.shape).cos().to(y.dtype) for y in results]
             total = sum((y * w).sum() for y, w in zip(results, weights, strict=True))
             found = torch.autograd.grad(total, [x for x in own if x.requires_grad], allow_unused=True)
         return [g for g in found if g is not None]
