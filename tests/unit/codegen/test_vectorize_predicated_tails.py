@@ -193,3 +193,20 @@ def test_loads_that_a_condition_guards_are_no_loads_under_masks(last_page: np.nd
     guarded = np.arange(19) * 7 % 19 < 2
     expected = x + np.where(guarded, np.roll(x, -2, axis=1), 0)
     assert np.array_equal(f(x, 40.0)[0], expected) and np.array_equal(f(x, 40.0)[1], expected.clip(max=40))
+
+
+NAMED = """op f(x: f32[B, 3, P], k: i64[B, P]) -> (s: f32[B], n: i64[B]) {
+  c[b, p] = k[b, p] if k[b, p] >= 0 else 0
+  n[b] = sum[p](1 if k[b, p] >= 0 else 0)
+  s[b] = sum[p](x[b, c[b, p], p] if k[b, p] >= 0 else 0.0)
+}"""
+
+
+def test_what_a_scalar_of_each_lane_names_is_not_side_by_side() -> None:
+    f: Any = pf.compile(NAMED)
+    rng = np.random.default_rng(3)
+    x, k = rng.standard_normal((2, 3, 300), np.float32), rng.integers(-1, 3, (2, 300))
+    found = np.take_along_axis(x, k.clip(0)[:, None], 1)[:, 0]
+    s, n = f(x, k)
+    np.testing.assert_allclose(s, np.where(k >= 0, found, 0).sum(1, dtype="f8"), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(n, (k >= 0).sum(1))

@@ -86,7 +86,7 @@ def tail_of(loop: For, along: Callable[[Element, str], bool], roomy: Container[s
     names = [b for b, _, _ in written]
     if len(set(names)) < len(names) or {t for t, _, _ in found} & set(names):
         return None
-    if not all(along((t, i), loop.var) for t, i, _ in (*found, *written)):
+    if not all(along((t, i), loop.var) and not _is_named(i, loop) for t, i, _ in (*found, *written)):
         return None
     if any(isinstance(n, Declare) and n.count for n in loop.body):
         return None
@@ -148,6 +148,13 @@ def _reads(body: Iterable[Node]) -> Iterator[Read]:
     for n in body:
         if isinstance(n, (Declare, Store, Update)) and n.value is not None:
             yield from (x for x in walk(n.value) if isinstance(x, Read))
+
+
+def _is_named(indices: tuple[Index, ...], loop: For) -> bool:
+    """Does a scalar that each lane has its own of say where an element is?"""
+    own = {n.name for n in loop.body if isinstance(n, Declare)}
+    named = (x for i in indices if isinstance(i, EXPR_TYPES) for x in walk(i))
+    return any(isinstance(x, Read) and x.tensor in own for x in named)
 
 
 def _moves(r: Read, var: str) -> bool:
