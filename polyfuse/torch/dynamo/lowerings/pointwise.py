@@ -126,19 +126,20 @@ def _div(x: Term, y: Term, rounding: str | None = None) -> Term:
 
 
 def _towards_zero(x: Term, y: Term) -> Term:
+    """A quotient of integers; the least of a dtype has no absolute value in it."""
+    down = x // y
     if x.dtype is U8:
-        return x // y
-    size = apply("abs", x) // apply("abs", y)
-    return where((x < 0) != (y < 0), -size, size)
+        return down
+    return where((x % y != 0) & ((x < 0) != (y < 0)), down + 1, down)
 
 
 def _fmod(x: Term, y: Term) -> Term:
     if x.dtype.is_float:
         return apply("fmod", x, y)
+    rest = x % y
     if x.dtype is U8:
-        return x % y
-    size = apply("abs", x) % apply("abs", y)
-    return where(x < 0, -size, size)
+        return rest
+    return where((rest != 0) & ((x < 0) != (y < 0)), rest - y, rest)
 
 
 def _pow(x: Term, y: Term) -> Term:
