@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from polyfuse.torch.dynamo.lowering import Lowered
-from polyfuse.torch.dynamo.partition import Kind, Partition, base_of
+from polyfuse.torch.dynamo.partition import Kind, Partition, base_of, is_random
 
 Node: TypeAlias = Any
 
@@ -42,7 +43,11 @@ class _Units:
             for n in members:
                 if n.op == "call_function" and str(n.target) == "aten.copy_.default":
                     readers = _readers(base_of(n.args[0]))
-                    needs[u] |= {self.unit[r] for r in readers if r is not n and r in self.unit} - {u}
+                    early = {r for r in readers if r is not n and r.op != "output"}
+                    needs[u] |= {self.unit[r] for r in early if r in self.unit} - {u}
+        random = [self.unit[n] for members in self.members.values() for n in members if is_random(n)]
+        for one, next_one in pairwise(sorted(random)):  # they are ATen's: the units are their places
+            needs[next_one].add(one)
         users: dict[int, list[int]] = {u: [] for u in self.members}
         for u, before in needs.items():
             for b in before:

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-from polyfuse.diagnostics import PolyfuseError, ToolchainError
+from polyfuse.diagnostics import ToolchainError
 from polyfuse.options import Options
 from polyfuse.torch.dynamo import lowerings
 from polyfuse.torch.dynamo.assemble import assemble
-from polyfuse.torch.dynamo.kernels import PROGRAMS, Call
+from polyfuse.torch.dynamo.kernels import PROGRAMS, Call, told_by
 from polyfuse.torch.dynamo.lowering import Lowered, device_of, is_item, lower
 from polyfuse.torch.dynamo.lowerings.table import complete
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
@@ -33,7 +33,7 @@ from polyfuse.torch.dynamo.report import (
     region_report,
 )
 from polyfuse.torch.dynamo.reproducer import ByAten, Text, save
-from polyfuse.torch.dynamo.settings import Settings, decompositions
+from polyfuse.torch.dynamo.settings import Settings, decompositions, forward_and_backward
 from polyfuse.torch.dynamo.sizes import Unsupported
 
 Node: TypeAlias = Any
@@ -54,7 +54,6 @@ def polyfuse_backend(
     that cannot be compiled.
     """
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     settings = Settings.of({**(options or {}), **kwargs}, mode)
     tensors = references(inputs)
@@ -70,7 +69,7 @@ def polyfuse_backend(
         made: Callable[..., Any] = aot_autograd(
             **compilers,
             decompositions=decompositions(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=forward_and_backward,
             keep_inference_input_mutations=True,
         )(module, inputs)
     return made
@@ -226,8 +225,8 @@ def _failures(
             try:
                 call.compile()
                 kernels = call.launches
-            except (PolyfuseError, Unsupported) as problem:
-                why = problem.diagnostics[0].message if isinstance(problem, PolyfuseError) else str(problem)
+            except Exception as problem:  # a fault of ours is no fault of the model
+                why = told_by(problem)
                 file = save(region, lowered[k], why)
                 message = f"{call.__name__} cannot be compiled: {why}; it is in {file}"
                 if settings.strict:

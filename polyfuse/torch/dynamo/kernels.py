@@ -34,7 +34,7 @@ from polyfuse.runtime.cpu.pool import PreparedCall
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.torch.dynamo.lowering import Lowered
 from polyfuse.torch.dynamo.lowerings.table import tensor_of
-from polyfuse.torch.dynamo.sizes import Extent, extent_of, value_of
+from polyfuse.torch.dynamo.sizes import Extent, Unsupported, extent_of, value_of
 
 Tensors: TypeAlias = Sequence[Any]
 Short: TypeAlias = Callable[[tuple[Any, ...]], Any]
@@ -353,9 +353,9 @@ class Call:
             self._known.clear()
         try:
             self._known[sizes] = self._at(sizes)
-        except PolyfuseError as problem:
+        except Exception as problem:  # a fault of ours is no fault of the model
             self._known[sizes] = None
-            self.failed.append(problem.diagnostics[0].message)
+            self.failed.append(told_by(problem))
         return self._known[sizes]
 
     def _at(self, sizes: tuple[int, ...]) -> _AtSizes:
@@ -365,6 +365,13 @@ class Call:
         machine = self.program.machine(tuple(map(int, sizes)))
         short = None if any(self.copied) else machine.short(inputs, self.written, results)
         return _AtSizes(machine, short, tuple(x.strides for x in inputs), results)
+
+
+def told_by(problem: Exception) -> str:
+    """What an exception says, in a line of a report."""
+    if isinstance(problem, PolyfuseError):
+        return problem.diagnostics[0].message
+    return str(problem) if isinstance(problem, Unsupported) else f"{type(problem).__name__}: {problem}"
 
 
 def _restrided(t: Any, strides: tuple[int, ...], copied: bool) -> Any:

@@ -26,6 +26,7 @@ from polyfuse.torch.dynamo.sizes import (
     dense_order,
     extent_of,
     is_number,
+    may_be_negative,
     product,
     symbols,
     to_ir,
@@ -217,13 +218,16 @@ class Lowering:
 
     def extent(self, x: Any) -> Extent:
         """A size of the graph: a number, or made of the region's own symbols, s0, s1, ..."""
-        e = extent_of(val(x) if hasattr(x, "meta") else x)
+        size = val(x) if hasattr(x, "meta") else x
+        e = extent_of(size)
         if is_number(e):
             return e
         import sympy
 
         for s in symbols(e):
             if s not in self.canonical:
+                if may_be_negative(s, size):
+                    raise Unsupported("a number that may be negative")
                 name = f"s{len(self.canonical)}"
                 self.canonical[s] = sympy.Symbol(name, integer=True, positive=True)
         return whole(e.xreplace(self.canonical))

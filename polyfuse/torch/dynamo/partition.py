@@ -179,9 +179,10 @@ def base_of(node: Node) -> Node:
 
 
 def _levels(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> dict[Node, int]:
-    """The level of each node: those of ATen that read ours are one higher."""
+    """The level of each node: those of ATen that read ours are one higher, random ones are in order."""
     levels: dict[Node, int] = {}
     readers: dict[Node, int] = {}
+    random = 0
     for n in nodes:
         aten = kinds[n] is Kind.ATEN and not is_item(n)
         found = 0
@@ -190,11 +191,23 @@ def _levels(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> dict[Node, int
             found = max(found, levels[a] + ours)
         if _writes(n):  # after all that read what it writes
             found = max(found, readers.get(n.args[0], 0))
+        if is_random(n):
+            found = random = max(found, random)
         levels[n] = found
         for a in n.all_input_nodes:
             root = base_of(a)
             readers[root] = max(readers.get(root, 0), found)
     return levels
+
+
+def is_random(node: Node) -> bool:
+    """May it take random numbers? Operators of others may."""
+    if node.op != "call_function" or is_item(node):
+        return False
+    space = getattr(node.target, "namespace", "")
+    if space in ("aten", "prims"):
+        return "nondeterministic_seeded" in " ".join(map(str, node.target.tags))
+    return space not in ("", "polyfuse")
 
 
 def _writes(node: Node) -> bool:
@@ -218,6 +231,9 @@ def _sink(nodes: Sequence[Node], kinds: Mapping[Node, Kind], levels: dict[Node, 
         if crossing <= _bytes(n):
             for x in cone:
                 _set_level(x, later, kinds, levels)
+    for n in filter(_writes, nodes):  # still after all that read what it writes
+        before = (r for r in _readers(base_of(n.args[0]), kinds) if r.op != "output")
+        levels[n] = max([levels[n], *(levels[r] for r in before)])
 
 
 def _readers(node: Node, kinds: Mapping[Node, Kind]) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""Options of the backend, and the decompositions that it asks for.
+"""Options of the backend, and the decompositions and the partition that it asks for.
 
 torch.compile(model, backend="polyfuse", options={"strict": True, "precision": "fused"})
 """
@@ -139,3 +139,41 @@ def _name(overload: Any) -> str:
 
 def _overloads(packet: Any) -> list[Any]:
     return [getattr(packet, n) for n in packet.overloads()] if packet is not None else []
+
+
+# --- forward and backward ---------------------------------------------------------------------------------
+
+
+def forward_and_backward(joint: Any, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> tuple[Any, Any]:
+    """torch's partition by a minimum cut; the backward gets what the forward overwrites as it was."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    forward, backward = min_cut_rematerialization_partition(
+        joint, inputs, num_fwd_outputs=num_fwd_outputs, **more
+    )
+    _keep_arguments(forward, num_fwd_outputs)
+    return forward, backward
+
+
+def _keep_arguments(forward: Any, results: int) -> None:
+    """Copy what is kept of arguments that are written later: behind `results` results are those kept."""
+    import torch
+
+    graph = forward.graph
+    written = {n.args[0]: n for n in reversed(graph.nodes) if str(n.target) == "aten.copy_.default"}
+    output = next(n for n in graph.nodes if n.op == "output")
+    given = list(output.args[0])
+    copies: dict[Any, Any] = {}
+    for k, n in enumerate(given):
+        base = n
+        while getattr(getattr(base, "target", None), "is_view", False):
+            base = base.args[0]
+        if k < results or base not in written:
+            continue
+        if n not in copies:
+            with graph.inserting_before(written[base]):
+                copies[n] = graph.call_function(torch.ops.aten.clone.default, (n,))
+            copies[n].meta = dict(n.meta)
+        given[k] = copies[n]
+    output.args = (tuple(given),)
+    forward.recompile()

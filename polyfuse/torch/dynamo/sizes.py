@@ -40,6 +40,12 @@ def extent_of(x: Any) -> Extent:
     return whole(expression)
 
 
+def may_be_negative(symbol: Any, size: Any) -> bool:
+    """May a symbol of one of torch's sizes be less than 0? Numbers among the arguments may."""
+    shapes = getattr(getattr(size, "node", None), "shape_env", None)
+    return shapes is not None and bool(shapes.bound_sympy(symbol).lower < 0)
+
+
 def is_number(e: Extent) -> bool:
     """Is it known?"""
     return isinstance(e, int)

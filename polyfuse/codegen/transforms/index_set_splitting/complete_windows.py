@@ -16,7 +16,17 @@ from itertools import product
 
 from polyfuse.codegen.analysis.reduction_nests import adds, beside, nest
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
+from polyfuse.ir.index_expr import (
+    IBin,
+    IConst,
+    IndexExpr,
+    IVar,
+    binary,
+    evaluate,
+    sizes,
+    substitute,
+    variables,
+)
 from polyfuse.ir.linear import Linear, arms, conjuncts, linear
 from polyfuse.ir.loop_ir import For, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -132,7 +142,7 @@ def _ends(w: BorderedWindow, op: str, bound: IndexExpr) -> bool:
     """Takes in one end of the vector loop."""
     varying = [a for a in arms(op, bound) if {*variables(a)} & {*w.spans}]
     fixed = [a for a in arms(op, bound) if a not in varying]
-    if not all({*variables(a)} <= {*w.spans} for a in varying):
+    if not all({*variables(a)} <= {*w.spans} and not sizes(a) for a in varying):
         return False
     if varying:
         reached = [[evaluate(a, place) for a in varying] for place in w.places()]
