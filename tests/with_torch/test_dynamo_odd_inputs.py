@@ -1,5 +1,5 @@
-"""Models and arguments that break compilers: writes in place, random numbers, sizes that are numbers, integers
-at their limits.  Judged by eager."""
+"""Models and arguments that break compilers: writes in place, random numbers, sizes that are numbers,
+integers at their limits.  Judged by eager."""
 
 from __future__ import annotations
 

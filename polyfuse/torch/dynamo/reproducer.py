@@ -18,6 +18,10 @@ from polyfuse.torch.dynamo.lowerings.table import tensor_of
 from polyfuse.torch.dynamo.partition import Region
 
 FOLDER = "polyfuse-reproducers"
+_OF_SIZES = {
+    "Add": operator.add, "Mul": operator.mul, "Pow": operator.pow, "Mod": operator.mod, "PythonMod": operator.mod,
+    "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
+}  # fmt: skip
 
 
 def graph_of(region: Region, low: Lowered) -> Any:
@@ -36,9 +40,9 @@ def graph_of(region: Region, low: Lowered) -> Any:
             return new[e]
         if e.is_Integer:
             return int(e)
-        if not (e.is_Add or e.is_Mul):
+        each = _OF_SIZES.get(type(e).__name__)
+        if each is None:
             raise LookupError(f"a size is {e}")
-        each = operator.add if e.is_Add else operator.mul
         return reduce(lambda a, b: made.call_function(each, (a, b)), map(number, e.args))
 
     def copy(n: Any) -> Any:
