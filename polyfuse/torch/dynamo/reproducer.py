@@ -19,8 +19,8 @@ from polyfuse.torch.dynamo.partition import Region
 
 FOLDER = "polyfuse-reproducers"
 _OF_SIZES = {
-    "Add": operator.add, "Mul": operator.mul, "Pow": operator.pow, "Mod": operator.mod, "PythonMod": operator.mod,
-    "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
+    "Add": operator.add, "Mul": operator.mul, "Pow": operator.pow, "Mod": operator.mod,
+    "PythonMod": operator.mod, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
 }  # fmt: skip
 
 
