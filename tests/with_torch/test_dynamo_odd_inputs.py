@@ -95,6 +95,12 @@ def test_buffers_change_places() -> None:
     agrees(swap, torch.randn(5, 3), torch.randn(5, 3), options=STRICT)
 
 
+def test_a_tensor_of_zeros_without_memory() -> None:
+    f = lambda x, y: (x * 2 + 1).relu() + y  # noqa: E731
+    run, y = torch.compile(f, backend="polyfuse", options=STRICT), torch.randn(4)
+    torch.testing.assert_close(run(torch._efficientzerotensor((4,)), y), y + 1)
+
+
 # --- random numbers ---------------------------------------------------------------------------------------
 
 

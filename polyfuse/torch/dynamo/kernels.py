@@ -329,7 +329,7 @@ class Call:
                 return results
         named: dict[str, Any] = {}
         for name, t, strides, copied in zip(self.names, tensors, found.strides, self.copied, strict=True):
-            if copied or t.stride() != strides or t.is_neg():
+            if copied or t.stride() != strides or t.is_neg() or t._is_zerotensor():
                 t = _restrided(t, strides, copied)
             named[name] = t
         results = [_empty(r) for r in found.results]
@@ -378,7 +378,7 @@ def _restrided(t: Any, strides: tuple[int, ...], copied: bool) -> Any:
     """The tensor as kernels know it: row-major where it had gaps, what torch is to negate negated."""
     import torch
 
-    t = t.resolve_neg()
+    t = torch.zeros_like(t) if t._is_zerotensor() else t.resolve_neg()  # without memory, or not as in memory
     if copied:
         return t.contiguous()
     if all(n == 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides, strict=True)):
