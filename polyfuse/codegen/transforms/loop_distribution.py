@@ -209,8 +209,8 @@ class _Moved:
 
 def _left_from(loop: For, count: IndexExpr) -> IndexExpr:
     """Where whole strips end.  A loop that has no iteration may end before it begins, in the strip before."""
-    end = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
-    return end if trip_of(loop) is not None else binary("max", loop.lower, end)
+    strips = count if trip_of(loop) is not None else binary("max", count, IConst(0))
+    return binary("+", loop.lower, binary("*", strips, IConst(FITTED.distribute_scatters_strip)))
 
 
 def _is_worth(e: Expr) -> bool:
