@@ -144,3 +144,14 @@ def test_versions_are_for_lengths_of_rows_not_for_values_of_the_size() -> None:
 def test_what_is_left_of_a_row_is_behind_a_branch_where_it_divides() -> None:
     text = "op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](1.0 / sqrt(x[t, h])) }"
     assert re.search(r"if \(c1_s < c1_e\) \{\n\s+const int rest", source(text, (3, 9)))
+
+
+@pytest.mark.machine("zen3")
+def test_one_open_dim_is_shared_by_workers() -> None:
+    """How much work there is shows at the call."""
+    f = pf.compile("op f(x: f32[N]) -> (y: f32[N]) { y[n] = 2.0 * x[n] }", sizes="open", threads=2)
+    for n in (1, 3000, 300_001):
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(f(x), 2 * x)
+    (kernel,) = f.variants[0].built.kernels.kernels
+    assert kernel.stages[0].band[0].coordinate is Coordinate.BLK

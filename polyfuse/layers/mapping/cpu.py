@@ -26,7 +26,7 @@ from polyfuse.cost.extents import elements_at, tensor_bytes
 from polyfuse.cost.stitching_gain import microseconds
 from polyfuse.decisions import Decision, counted
 from polyfuse.ir.cpu_core import Core, CpuKnobs
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -340,8 +340,9 @@ def _map_parallel(
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
     least = min(smallest, FITTED.mapping_smallest_rows) if has_band(phase.child) else smallest
-    if work(graph, statements(phase)) < least:
-        free = 0
+    dims = [d for n in statements(phase) for d in graph.statement(n).dims]
+    if work(graph, statements(phase)) < least and not any(sizes(d.upper) for d in dims):
+        free = 0  # calls at open sizes see how much work there is
     elif of_pairs(graph, phase, free, threads):
         free -= 1
     blocks = (replace(m, coordinate=Coordinate.BLK) for m in phase.members[:free])
