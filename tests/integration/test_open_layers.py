@@ -14,6 +14,7 @@ from open_calls import check_call
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import TensorGraph
 
 LAYER_NORM = """op f(x: f32[T, H], r: f32[T, H], b: f32[H]) -> (y: f32[T, H]) {
