@@ -179,3 +179,9 @@ def test_operators_of_the_ablation_compile(path: Path) -> None:
     results = found if isinstance(found, tuple) else (found,)
     for name, got in zip(graph.outputs, results, strict=True):
         np.testing.assert_allclose(got, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+def test_a_histogram_counts_borders_and_nothing_outside() -> None:
+    """On a CPU, where quotients are exact."""
+    x = np.array([0.0, 0.25, 0.5, 1.0, np.nan, np.inf, -np.inf, -0.5], np.float32)
+    assert pf.compile(pf.stdlib, "histogram")(x, 0.0, 1.0, K=4).tolist() == [1, 1, 1, 1]
