@@ -398,7 +398,19 @@ def factored(
     graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer} run in parallel"
     decisions.append(Decision("rfactor", ", ".join(split), True, why))
-    return graph, [
+    return graph, _map_parts(graph, nest, ends, threads, decisions, knobs)
+
+
+def _map_parts(
+    graph: TensorGraph,
+    nest: Tree,
+    ends: list[Tree],
+    threads: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
+) -> list[Tree]:
+    """The nest of partial results, and those that combine them."""
+    return [
         vectorise(graph, nest, threads, decisions, knobs),
         *(_map_end(graph, t, threads, decisions, knobs) for t in ends),
     ]
@@ -429,10 +441,7 @@ def _factored_open(
     graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks)
     why = f"partial results over chunks of {chunk} iterations of {outer} run in parallel"
     decisions.append(Decision("rfactor", ", ".join(split), True, why))
-    return graph, [
-        vectorise(graph, nest, threads, decisions, knobs),
-        *(_map_end(graph, t, threads, decisions, knobs) for t in ends),
-    ]
+    return graph, _map_parts(graph, nest, ends, threads, decisions, knobs)
 
 
 def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
