@@ -5,6 +5,7 @@
     python -m benchmarks.torch_models --without inductor
     python -m benchmarks.torch_models --forward          inference in place of a training step
     python -m benchmarks.torch_models --keep FILE        rows go into a file; those that it has are not run
+    python -m benchmarks.torch_models --write            the table goes into the page, too
 
 A model has a process of its own, and that has empty caches; a second process finds them full.  A row has,
 of each contender: seconds of the first step in both (a compilation of forward and backward, in CPU time
@@ -33,10 +34,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.pages import write_measured
+from benchmarks.surroundings import surroundings
 from benchmarks.torch_zoo import MODELS, optimizer_of
 
 CONTENDERS = ("eager", "inductor", "polyfuse")
 ROUNDS = 12
+PAGE = Path(__file__).parent.parent / "docs" / "lab" / "torch_models.md"
 LEFT_TO_ATEN = (
     *("mm", "bmm", "addmm", "baddbmm", "convolution", "attention", "sort", "rand", "dropout", "bernoulli"),
 )
@@ -270,6 +274,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--forward", action="store_true")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--first-only", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -280,14 +285,26 @@ def main() -> None:
         print(json.dumps(asdict(measured(names[0], contenders, chosen.forward, chosen.first_only))))
         return
     kept = json.loads(chosen.keep.read_text()) if chosen.keep and chosen.keep.exists() else {}
-    print(header(contenders))
+    lines = [header(contenders)]
+    print(lines[0])
     for name in names:
         if name not in kept:
             kept[name] = asdict(row_of(name, chosen, contenders))
             if chosen.keep:
                 chosen.keep.write_text(json.dumps(kept, indent=1))
-        print(printed(name, Row(**kept[name]), contenders), flush=True)
-    print(f"\n{summary([Row(**kept[n]) for n in names])}")
+        lines.append(printed(name, Row(**kept[name]), contenders))
+        print(lines[-1], flush=True)
+    lines.append(f"\n{summary([Row(**kept[n]) for n in names])}")
+    print(lines[-1])
+    if chosen.write:
+        write_measured(PAGE, "\n".join([about(chosen), *lines]))
+
+
+def about(chosen: argparse.Namespace) -> str:
+    """Where and when the table was made."""
+    where = surroundings()
+    threads = f"{chosen.threads} thread{'s' * (chosen.threads > 1)}"
+    return f"{where['cpu']}, {threads}, PyTorch {torch.__version__}, {where['date'][:10]}.\n"
 
 
 if __name__ == "__main__":
