@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests test-torch machines lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests test-torch machines lint types tutorials pages bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,7 +73,7 @@ tutorials: $(VENV)/dev.stamp ## run every tutorial
 	    echo "$$file"; MPLBACKEND=agg $(RUN) "$$file" > $(VENV)/tutorial.log 2>&1 || { cat $(VENV)/tutorial.log; exit 1; }; \
 	done
 
-docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
+pages: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_errors.py
 	$(RUN) docs/build_environment.py
 	$(RUN) docs/build_passes.py

@@ -29,7 +29,7 @@ from polyfuse.runtime.reference.evaluate import Evaluated
 from polyfuse.runtime.reference.evaluate import evaluate as evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "ablation.md"
+PAGE = ROOT / "docs" / "lab" / "ablation.md"
 FOLDER = Path(__file__).parent / "ablation"
 WORKLOADS = Path(__file__).parent / "workloads"
 LEVELS: tuple[tuple[str, ...], ...] = ((), ("loop",), ("loop", "stitch"))
@@ -245,7 +245,7 @@ def timed(functions: Sequence[Callable[[], object]], rounds: int) -> list[list[f
 
 
 def page(found: Mapping[str, Sequence[Figures]], about: Mapping[str, Any]) -> str:
-    """docs/reference/ablation.md."""
+    """docs/lab/ablation.md."""
     load = "{:.1f} to {:.1f}".format(*about["load"])
     lines = [
         "# What each layer brings",

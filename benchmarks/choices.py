@@ -40,7 +40,7 @@ from polyfuse.layers.mapping import reductions, targets
 from polyfuse.runtime.cpu import executable as run_cpu
 from polyfuse.runtime.toolchain import compiler as toolchain
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "choices.md"
 SERIES, SECONDS = 9, 6.0
 Calls = dict[str, Callable[[], Any]]
 

@@ -27,7 +27,7 @@ from benchmarks.growth_programs import FAMILIES, MODEL, transformer
 from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "long_compilations.md"
+PAGE = ROOT / "docs" / "lab" / "long_compilations.md"
 STEPS = (1, 2, 4, 8, 16)
 BAR = 1.3
 # CPU seconds: of statements, a thousand or more; of twelve layers of a transformer.

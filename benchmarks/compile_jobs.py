@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "long_compilations.md"
+PAGE = ROOT / "docs" / "lab" / "long_compilations.md"
 GRAPHS = (
     ("layers", 50),
     ("random", 50),

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "compile_time.md"
+PAGE = ROOT / "docs" / "lab" / "compile_time.md"
 TRIVIAL = "op warm(x: f32[N]) -> (y: f32[N]) { y[n] = 2.0 * x[n] }"
 BARS = {"cold": 1.0, "own": 0.3, "warm": 0.02}
 Times = dict[str, float]
@@ -123,7 +123,7 @@ def figures(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def page(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """docs/reference/compile_time.md."""
+    """docs/lab/compile_time.md."""
     cold, warm = found["cold"], found["warm"]
     series = {
         "cold": [t["total"] for t in cold.values()],

@@ -25,7 +25,7 @@ from benchmarks import product_peers
 from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "contractions.md"
+PAGE = ROOT / "docs" / "lab" / "contractions.md"
 SHAPES = (
     (128, 128, 128), (512, 512, 512), (1000, 1000, 1000), (1024, 768, 3072), (2048, 2048, 2048),
     (64, 4096, 4096), (4096, 64, 4096), (8, 1024, 1024),

@@ -2,7 +2,7 @@
 
 The baseline, one for each compiler, is benchmarks/baseline/hot_loops.json.  Continuous integration
 compares with it (`tests/integration/test_hot_loops.py`).  After a change that is meant to move counts,
---update writes it and docs/reference/hot_loops.md anew; the difference is read like that of any golden file.
+--update writes it and docs/lab/hot_loops.md anew; the difference is read like that of any golden file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polyfuse.options import Options
 from polyfuse.runtime.toolchain.compiler import find_compiler
 
 BASELINE = Path(__file__).parent / "baseline" / "hot_loops.json"
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "hot_loops.md"
+PAGE = Path(__file__).parents[1] / "docs" / "lab" / "hot_loops.md"
 MARK = "<!-- counted -->"
 THREADS = 2
 # A count may grow by this share and so many instructions before it is called worse: register allocation and

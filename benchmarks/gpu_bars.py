@@ -8,7 +8,7 @@ is compiled to machine code here, without a GPU.  Told are
     divisions  of integers in innermost loops, and elsewhere
     spills     bytes a thread
     registers, threads, occupancy, bytes in flight on a multiprocessor
-    projected  milliseconds, by the projected model (docs/reference/gpu_projection.md), what limits them, and
+    projected  milliseconds, by the projected model (docs/lab/gpu_projection.md), what limits them, and
                how many times the bar that is
 
 `benchmarks/baseline/gpu_bars.json` has what was reached; `--update` writes it.  A test compares.

@@ -30,7 +30,7 @@ from polyfuse.ir.warp_work import WarpWork
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "benchmarks" / "baseline" / "gpu_points.json"
-PAGE = ROOT / "docs" / "reference" / "gpu_projection.md"
+PAGE = ROOT / "docs" / "lab" / "gpu_projection.md"
 FIGURES = "## Figures\n"
 H200 = device("H200")
 # One in so many is kept out of the fit.

@@ -24,7 +24,7 @@ from benchmarks.workload import Workload, at_line, load
 from polyfuse.runtime.cpu.pool import Pool
 from polyfuse.runtime.machine.probe import cache_sizes
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "half_precision.md"
+PAGE = Path(__file__).parents[1] / "docs" / "lab" / "half_precision.md"
 ROWS: tuple[Mapping[str, int], ...] = ({"T": 64, "H": 768}, {"T": 1024, "H": 64}, {"T": 20_000, "H": 100})
 IN_L2: dict[str, tuple[Mapping[str, int], ...]] = {
     "astitch_768": ROWS,

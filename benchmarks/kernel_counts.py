@@ -23,7 +23,7 @@ from benchmarks.model_cases import ModelCase, case, cases
 from benchmarks.surroundings import RESULTS, surroundings, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "kernel_counts.md"
+PAGE = ROOT / "docs" / "lab" / "kernel_counts.md"
 COUNTS = RESULTS / "kernel_counts.json"
 """What was counted last of all models; the same on every machine."""
 TARGETS = {"cpu": ("cpu", ""), "H200": ("cuda", "H200"), "V100": ("cuda", "V100")}
@@ -86,7 +86,7 @@ TEMPLATE = Path(__file__).with_name("kernel_counts_page.md")
 
 
 def page(rows: Mapping[str, Row], versions: str) -> str:
-    """docs/reference/kernel_counts.md."""
+    """docs/lab/kernel_counts.md."""
     lines = [_line(name, row) for name, row in rows.items()]
     sizes = [f"- `{name}`: {_sizes(case(name))}" for name in rows]
     template = TEMPLATE.read_text(encoding="utf-8")

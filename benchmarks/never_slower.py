@@ -50,7 +50,7 @@ ROUNDS = 7
 WARM_UP_S = 0.01
 AHEAD = 8
 """Programs that are compiled while others are measured; the compiler uses a core meanwhile."""
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "never_slower.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "never_slower.md"
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.turns import NEEDS, OURS, PEERS, TUNABLES, Child, ContenderError, environment
 
-REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
-PAGES = {"ordinary": REFERENCE / "operators.md", "half": REFERENCE / "half_precision_peers.md"}
+LAB = Path(__file__).resolve().parents[1] / "docs" / "lab"
+PAGES = {"ordinary": LAB / "operators.md", "half": LAB / "half_precision_peers.md"}
 TURNS = 3
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 """By the dtype of the inputs: of the largest value of a result."""

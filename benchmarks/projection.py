@@ -41,7 +41,7 @@ from polyfuse.tuning import candidates, tuner
 from polyfuse.tuning.trials import ChildTimer
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "projection.md"
+PAGE = ROOT / "docs" / "lab" / "projection.md"
 FIGURES, OTHERS = "## Figures\n", "## Figures of other shapes\n"
 LOWER_S, TIME_S = 30.0, 2.5
 MACHINE_RUNS, REPEATS = 4, 2

@@ -22,7 +22,7 @@ from benchmarks.turns import OURS, serve_cases, turns_of
 COPY = "copy"
 NEEDS = {COPY: "polyfuse", OURS: "polyfuse", "NumPy": "numpy", "PyTorch": "torch", "jax.jit": "jax"}
 WIDTH = 64
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scans.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "scans.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "short_rows.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "short_rows.md"
 LOG_SOFTMAX = """op log_softmax(x: f32[T, H]) -> (y: f32[T, H]) {
   m[t] = max[h](x[t, h])
   d[t] = sum[h](exp(x[t, h] - m[t]))

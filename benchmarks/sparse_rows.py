@@ -43,7 +43,7 @@ CASES = (
     "softmax even",
     "softmax power",
 )
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sparse_rows.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "sparse_rows.md"
 MOST_PADDED = 1 << 25
 BAR = 1.1
 

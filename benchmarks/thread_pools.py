@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "threads.md"
+PAGE = ROOT / "docs" / "lab" / "threads.md"
 SITUATIONS = {
     "alone": "each in a process of its own",
     "turns": "in one process, one call of each in turn",
@@ -176,7 +176,7 @@ def table() -> str:
 def main() -> None:
     """Measure, print, and with --write put the table into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reference/threads.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/lab/threads.md")
     parser.add_argument("--one", nargs=2, metavar=("SITUATION", "LIBRARY"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:

@@ -31,7 +31,7 @@ import torch
 from benchmarks.pages import write_measured
 from benchmarks.torch_functions import FUNCTIONS, PLACES
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "torch_operators.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "torch_operators.md"
 CONTENDERS = ("eager", "inductor", "polyfuse", "nothing")
 ROUNDS = 21
 BATCH_SECONDS = 0.004

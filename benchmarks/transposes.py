@@ -26,7 +26,7 @@ from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import at_line
 from polyfuse.layers.mapping import cpu
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "transposes.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "transposes.md"
 Call = Callable[[], Any]
 Shape = tuple[int, ...]
 

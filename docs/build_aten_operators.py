@@ -57,5 +57,5 @@ if __name__ == "__main__":
     try:
         import torch  # noqa: F401
     except ImportError:
-        sys.exit(0)  # `make docs` has no PyTorch; tests/with_torch compares the page
+        sys.exit(0)  # `make pages` has no PyTorch; tests/with_torch compares the page
     sys.exit(publish(TARGET, build(), sys.argv[1:]))

@@ -13,5 +13,5 @@ def publish(target: Path, text: str, arguments: list[str]) -> int:
         return 0
     if target.is_file() and target.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{target} is not up to date: run `make docs`", file=sys.stderr)
+    print(f"{target} is not up to date: run `make pages`", file=sys.stderr)
     return 1

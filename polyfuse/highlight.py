@@ -1,8 +1,8 @@
 """Colours for programs: a lexer for Pygments, and the rules that the TextMate grammar is made of.
 
 Pygments finds the lexer by its entry point, as `polyfuse` and for files that end in .pf. The grammar is
-editors/vscode/syntaxes/polyfuse.tmLanguage.json, which `make docs` writes. Both take words from the tables of
-the language: its grammar, functions, reductions and dtypes.
+editors/vscode/syntaxes/polyfuse.tmLanguage.json, which `make pages` writes. Both take words from the tables
+of the language: its grammar, functions, reductions and dtypes.
 """
 
 from __future__ import annotations

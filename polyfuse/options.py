@@ -113,7 +113,7 @@ ENVIRONMENT = (
     Variable(
         ENV_MATH,
         "`precise` computes functions, quotients and roots as exactly as the target can, `auto` as exactly "
-        "as results need ([functions of GPUs](gpu_functions.md)).",
+        "as results need ([functions of GPUs](../explanation/gpu_functions.md)).",
         "`auto`",
     ),
     Variable(

@@ -113,7 +113,7 @@ print(format_block(loops_of(fused.graph, delayed)))
 # scheduler makes it. Layer II does, before scheduling, of rows that do not stay near between two passes: by
 # default, where the cost model finds that it pays, and `explain()` says so in a line `+ online`. Who wants
 # the passes as they are written says `Stitching(online=False)`, or leaves layer II out
-# ([online forms](../reference/online.md)). [The language](../language.md#meaning) says how much results may
+# ([online forms](../explanation/online.md)). [The language](../language.md#meaning) says how much results may
 # differ.
 #
 # ## A recurrence, and an interchange that is illegal

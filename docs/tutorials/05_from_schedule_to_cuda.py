@@ -371,5 +371,5 @@ for seed in range(3):
 assert len(set(results)) == 1
 
 # %% [markdown]
-# On a GPU, `pf.compile(program, target="cuda")` is all that is left to do; [targets](../targets.md) says
-# what was measured, and [the emulator's page](../reference/emulator.md) what it cannot see.
+# On a GPU, `pf.compile(program, target="cuda")` is all that is left to do; [targets](../lab/targets.md) says
+# what was measured, and [the emulator's page](../internals/emulator.md) what it cannot see.

@@ -311,4 +311,4 @@ assert any("no loop of the two agrees on what goes from one to the other" in x f
 
 # %% [markdown]
 # [Tutorial 7](07_four_schemes.py) asks the same question of threads and blocks, and draws the answers;
-# [Stitching](../reference/stitching.md) has all rules.
+# [Stitching](../explanation/stitching.md) has all rules.

@@ -338,5 +338,5 @@ assert [(d.name, d.sub_dominants) for d in on_gpu.dominants()] == [("r1", ("p",)
 assert on_cpu.dominants() == on_gpu.dominants()
 
 # %% [markdown]
-# [Stitching](../reference/stitching.md) has the rules in one place: how nests join, what refuses, and how
+# [Stitching](../explanation/stitching.md) has the rules in one place: how nests join, what refuses, and how
 # storage is chosen.

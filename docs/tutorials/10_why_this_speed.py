@@ -130,7 +130,7 @@ assert levels["L1"] + levels["L2"] > 1.5 * x_bytes, "a row is read again, from a
 # It takes the longest of all terms, as if memory and arithmetic were busy all the time. They are not. The
 # first phase of a row waits for memory, while in the others memory is idle; unless the *next* row is fetched
 # while this one is computed. That is what code generation decides, and the *projected* model
-# ([its page](../reference/projection.md)) sees it:
+# ([its page](../lab/projection.md)) sees it:
 
 # %%
 raw, rates = projected_cpu()
@@ -294,4 +294,4 @@ assert unbound.memory < found.memory / 50
 # A model answers such questions before anybody builds the machine. For the one in front of you a measurement
 # is better, if it is cheap: `pf.compile(source, tune="measure")` projects the variants of an operator,
 # compiles the likely ones, runs them in a process of their own, and keeps the fastest
-# ([tuning](../reference/tuning.md)).
+# ([tuning](../howto/tuning.md)).

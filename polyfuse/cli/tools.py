@@ -59,7 +59,7 @@ def doctor(
 def lsp() -> None:
     """Start the language server for an editor, on standard input and output.
 
-    Needs pygls: pip install 'polyfuse[lsp]'. docs/reference/editors.md says how editors use it.
+    Needs pygls: pip install 'polyfuse[lsp]'. docs/howto/editors.md says how editors use it.
     """
     from importlib.util import find_spec
 

@@ -28,7 +28,7 @@ from polyfuse.ir.tensor_graph import Statement, statement_reads
 ACCESS, STRIDED = 0.5, 40.0
 L2 = 1  # among the levels of a machine
 # How much longer than as whole rows short pieces of many rows take from beyond L2, while others compute or
-# not (measured: 0.2 to 0.8 from L3, 1.3 to 2.2 from memory; docs/targets.md).
+# not (measured: 0.2 to 0.8 from L3, 1.3 to 2.2 from memory; docs/lab/targets.md).
 PIECES = 1.6
 # What it takes to set up the accumulators of one sum, and to add them up.
 COMBINED = 256.0

@@ -9,7 +9,7 @@
 
 `runtime.cuda.warp_trace` counts what a warp does.  Latency is Little's law from the side of a warp: bytes in
 flight / waits for memory is the bandwidth that the resident warps can ask for.  The constants are fitted to
-measured kernels of which a third were kept out; docs/reference/gpu_projection.md has the errors on these.
+measured kernels of which a third were kept out; docs/lab/gpu_projection.md has the errors on these.
 They are not fitted again to make a kernel look better.
 
 Source: PAI's PROJ (throughput: the slowest pipe; latency: waves of warps; the slower of both).

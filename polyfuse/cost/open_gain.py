@@ -33,7 +33,7 @@ WORTH = {
     "unroll-and-jam:reductions": 1.1,
 }
 """How many times as long calls take that leave a decision out, by its kind: `docs/reference/open_sizes.md`,
-and `docs/reference/choices.md`."""
+and `docs/lab/choices.md`."""
 LEAST = 1.03
 """A smaller gain may be none."""
 COMPILATION_S, KERNEL_S = 0.1, 0.15

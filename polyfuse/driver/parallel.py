@@ -96,7 +96,7 @@ def _source(name: str, text: str) -> SourceText:
 
 
 # Seconds of work left from which a helper pays: its start takes a quarter of a second, and its first cluster
-# longer than the later ones (measured: docs/reference/long_compilations.md).
+# longer than the later ones (measured: docs/lab/long_compilations.md).
 START_PAYS_S = 0.8
 # The same for one that runs already.
 WARM_PAYS_S = 0.1

@@ -15,7 +15,7 @@ FEWEST_LANES, FEWEST_OF_F16 = 8, 16
 # Bytes after which the sets of L1 repeat.
 L1_WAY = 4096
 # Vectors of an accumulator's lanes, where a loop does not say: they hide most of the latency of an addition,
-# and stay in registers where the loop computes something (docs/targets.md).
+# and stay in registers where the loop computes something (docs/lab/targets.md).
 LANE_VECTORS = 4
 
 
@@ -48,7 +48,7 @@ class Core:
     flushes: bool = False
 
 
-# One with vectors of 32 bytes: what loads and L2 give is measured (docs/targets.md).
+# One with vectors of 32 bytes: what loads and L2 give is measured (docs/lab/targets.md).
 AVX2 = Core(32, 16, loads=1.6, l2_bytes=12, apart=3)
 
 

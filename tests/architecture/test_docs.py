@@ -38,11 +38,19 @@ def test_links(page: Path) -> None:
             assert anchor in _anchors(target), f"{page.name}: {link} has no such section"
 
 
-def test_the_index_lists_every_page() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+)", index)}
-    pages = {p for p in PAGES if p.parent != FRAGMENTS and p.name != "index.md"}
-    assert not [str(p.relative_to(ROOT)) for p in sorted(pages - linked)]
+def _links(page: Path) -> set[Path]:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in links if "://" not in link}
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """Directly, or by the index of a folder that it names."""
+    seen, new = set(), {ROOT / "docs" / "index.md"}
+    while new:
+        seen |= new
+        new = {p for index in new if index.name == "index.md" for p in _links(index)} - seen
+    pages = {p for p in PAGES if p.parent != FRAGMENTS}
+    assert not [str(p.relative_to(ROOT)) for p in sorted(pages - seen)]
 
 
 def test_the_changelog_tells_of_this_version() -> None:

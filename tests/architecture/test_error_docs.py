@@ -49,7 +49,7 @@ def test_every_section_has_a_code() -> None:
 
 
 def test_page_is_up_to_date() -> None:
-    assert GENERATOR.TARGET.read_text(encoding="utf-8") == GENERATOR.build(), "run `make docs`"
+    assert GENERATOR.TARGET.read_text(encoding="utf-8") == GENERATOR.build(), "run `make pages`"
 
 
 def test_page_has_an_anchor_for_each_code() -> None:

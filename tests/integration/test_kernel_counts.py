@@ -1,7 +1,7 @@
 """Kernels of the models, library calls left out: they may become fewer, never more.
 
 `MOST` is what is reached; who makes a count smaller writes it down here.  What other compilers make of the
-same models is counted by `benchmarks.kernel_counts` (docs/reference/kernel_counts.md), whose counters are
+same models is counted by `benchmarks.kernel_counts` (docs/lab/kernel_counts.md), whose counters are
 tried on texts here.
 """
 

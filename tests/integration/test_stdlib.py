@@ -103,7 +103,7 @@ def test_operator_names_are_distinct() -> None:
 
 
 def test_reference_is_up_to_date() -> None:
-    """If not: make docs."""
+    """If not: make pages."""
     run = [sys.executable, str(ROOT / "docs" / "build_stdlib_reference.py"), "--check"]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -190,7 +190,7 @@ def _call(x: Launch, count: int) -> str:
 
 # --- printing ---------------------------------------------------------------------------------------------
 
-# gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
+# gcc 12 counts iterations by a falling address, wrongly: such a loop stores nothing (docs/lab/targets.md).
 BACKWARDS = "// needs -fno-ivopts"
 # It carries elements of a window from one step of a tile to the next, in registers that sums need then.
 WINDOWS = "// needs -fno-predictive-commoning"

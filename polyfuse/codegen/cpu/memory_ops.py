@@ -246,7 +246,7 @@ def into_arrays(
 # earlier loop of the same iteration has read is in a cache already, and is not prefetched again.
 #
 # Measured, it pays in loops that compute for long between two lines, and beside non-temporal stores
-# where vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
+# where vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/lab/targets.md).
 
 
 _Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row is

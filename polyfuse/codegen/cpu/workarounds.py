@@ -1,4 +1,4 @@
-"""What compilers get wrong or do badly in loops, and what is done about it (docs/targets.md).
+"""What compilers get wrong or do badly in loops, and what is done about it (docs/lab/targets.md).
 
 `falls` finds addresses that fall, `in_two_orders` prints loops with several large results twice,
 `with_kept_loops` marks vector loops whose rest is not to be written out.
@@ -108,7 +108,7 @@ def _falls(index: IndexExpr, loops: Mapping[str, IndexExpr]) -> bool:
 # gcc moves the store to m before the load of p.  Where both lie at the same place of a page, that load waits:
 # its address looks like that of a store under way.  Large arrays mostly do, as systems give them whole pages,
 # so which code runs is decided by where arrays begin.  Elsewhere the order of gcc is a little faster, as it
-# is in loops with functions, if not many arrays come from memory (docs/targets.md).
+# is in loops with functions, if not many arrays come from memory (docs/lab/targets.md).
 
 
 # Bytes of an element that is not converted.
@@ -161,7 +161,7 @@ def in_two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequen
 #
 # gcc writes the rest of such a loop out, what its vectors leave of 61 iterations.  Then it looks for vectors
 # among reads that lie apart, and for each pair of lanes it loads all that lies between them: a hundred
-# thousand instructions, for which its range propagation takes half a minute (docs/targets.md).
+# thousand instructions, for which its range propagation takes half a minute (docs/lab/targets.md).
 
 
 def with_kept_loops(kernel: Kernel, f: Function) -> Function:

@@ -1,5 +1,5 @@
 // Functions of f32 by approximate instructions (`ir.ops.Form`): straight-line code, few instructions, denormals are 0.
-// docs/reference/gpu_functions.md has their errors, and why.
+// docs/explanation/gpu_functions.md has their errors, and why.
 
 PF_INLINE float pf_fast_reciprocal_f32(float x) { return pf_rcp_f32(x); }
 

@@ -222,7 +222,7 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
 # The first pass waits for memory, the others read the row from L2.  `layers.mapping.memory_hints` does so for
 # rows that L1 keeps, and that lie in one piece; here a row is all that an iteration reads of a tensor.
 # Memory is busy with results in the last pass, and still it pays there, and not in a pass before it, where
-# there is less to do for each line (docs/targets.md).
+# there is less to do for each line (docs/lab/targets.md).
 
 
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first

@@ -9,7 +9,7 @@ Besides the tiles themselves (`layers.contractions.tile_shapes`) a way takes
     the left factor      in lines that hold more than the rows and steps of a tile where these lie apart
 
 Columns that fill one vector, and lie as memory does, so are better than many that do not
-(docs/reference/contractions.md).
+(docs/lab/contractions.md).
 Cycles are those of one core; that caches hold less of some factors is left to the tiles.
 """
 

@@ -9,7 +9,7 @@
 
 Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  A call
 has to be faster by a `LEAD`: the library's threads run beside the pool's, and where another program has one
-of the cores a call waits for it (docs/reference/contractions.md), while the other core takes pieces of
+of the cores a call waits for it (docs/lab/contractions.md), while the other core takes pieces of
 tiles.  The same seconds are the weight of a contraction where sets of statements are judged (`tile_weight`).
 """
 

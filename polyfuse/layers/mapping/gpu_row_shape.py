@@ -1,7 +1,7 @@
 """How many threads share a row, and how many rows a block of a GPU has.
 
 Source: AStitch (ASPLOS'22) section 4.3, adaptive thread mapping.  Numbers were measured on an H200,
-2026-11-27 (`docs/reference/gpu_plans.md`).
+2026-11-27 (`docs/lab/gpu_plans.md`).
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _steps(i: IndexExpr, dim: str) -> bool:
 # A row along d is a piece of memory in any case; the loops around it say whether the next piece is beside it.
 # Each tensor has an order of its own, that of its strides.  Where writes and reads are as many, writes
 # decide: a line of the result that is written in part is fetched before, and again if it left the cache
-# since.  Three results of one tensor took 2.4 times as long in the order of the tensor (docs/targets.md).
+# since.  Three results of one tensor took 2.4 times as long in the order of the tensor (docs/lab/targets.md).
 # Long pieces gain nothing, and kernels that run one after the other keep their order: what a worker has is in
 # its caches.
 

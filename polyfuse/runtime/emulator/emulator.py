@@ -2,7 +2,7 @@
 
 The source is the one that a GPU gets, unchanged.  What a GPU would leave to chance is reported: races, reads
 of what nothing wrote, accesses out of bounds, barriers that some threads never reach.  The docs
-(docs/reference/emulator.md) say what counts as ordered, and what cannot be seen here.
+(docs/internals/emulator.md) say what counts as ordered, and what cannot be seen here.
 
     emulator_source     the text that is compiled
     emulator_engine     libraries, launches (emulator.h for kernels, emulator.cpp the engine)

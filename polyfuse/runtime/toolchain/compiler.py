@@ -1,6 +1,6 @@
 """The user's C++ compiler: found, identified, and run on a source, or on several parts of it side by side.
 
-Why these flags and no others (see docs/targets.md): vectors of 512 bits are faster than
+Why these flags and no others (see docs/lab/targets.md): vectors of 512 bits are faster than
 gcc's default of 256; without errno and traps the polynomial loops vectorise; contraction gives FMA.
 Nothing that lets the compiler reassociate: it would fold ``(a - b) + b`` to ``a`` and break exp, Welford
 and compensated sums, and linking with ``-ffast-math`` flips denormals off for the whole process.
@@ -289,7 +289,7 @@ CANDIDATES = ("g++", "clang++", "c++")
 _NEEDS = re.compile(r"^// needs (-f[a-z0-9-]+)$", re.MULTILINE)
 _PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
 # Characters of a source for each process of the compiler: such a part takes it 0.1 to 0.2 s, its start and
-# the linking of the parts 0.03 s (measured: docs/reference/long_compilations.md).
+# the linking of the parts 0.03 s (measured: docs/lab/long_compilations.md).
 UNIT_CHARS = 16_000
 _SOURCES_KEPT = 16
 

@@ -78,7 +78,7 @@ def test_nothing_takes_a_launch() -> None:
 
 
 def test_points_that_were_kept_out() -> None:
-    """What docs/reference/gpu_projection.md promises."""
+    """What docs/lab/gpu_projection.md promises."""
     held = [p for p in points() if p.held]
     assert (len(points()), len(held)) == (166, 55)
     assert mape(held) < 0.075 and mape([p for p in held if p.kind == "operator"]) < 0.105

@@ -69,7 +69,7 @@ def test_words_of_the_language() -> None:
 
 def test_the_extension_has_the_grammar() -> None:
     grammar = json.loads((VSCODE / "syntaxes" / "polyfuse.tmLanguage.json").read_text(encoding="utf-8"))
-    assert grammar == textmate(), "run `make docs`"
+    assert grammar == textmate(), "run `make pages`"
 
 
 def test_the_extension_names_what_there_is() -> None:

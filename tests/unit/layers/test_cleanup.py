@@ -414,6 +414,6 @@ def test_large_graphs_take_time_in_proportion() -> None:
 
 
 def test_the_documentation_has_each_rule() -> None:
-    text = (Path(__file__).parents[3] / "docs/reference/cleanup.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/explanation/cleanup.md").read_text(encoding="utf-8")
     missing = [str(r) for r in RULES if f"`{r}`" not in text or r.why not in text]
     assert not missing

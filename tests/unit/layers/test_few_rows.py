@@ -216,7 +216,7 @@ def test_many_panels_lose_little() -> None:
 
 
 def test_many_sums_keep_their_factors_and_join_their_lanes_at_once() -> None:
-    """How many loads that saves is gcc's: docs/reference/contractions.md."""
+    """How many loads that saves is gcc's: docs/lab/contractions.md."""
     text = "op f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) { y[m, n] = sum[k](x[m, k] * w[n, k]) }"
     source = cpu_source(text, M=4, K=512, N=512)
     assert "PF_SUMS void pf_k0_0_body" in source and "pf_join_sum_f32(sums_p" in source
