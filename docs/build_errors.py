@@ -1,11 +1,11 @@
-"""Assembles docs/errors.md from the fragments docs/errors.d/PF*.md, one for each error code.
+"""Writes docs/errors.md, the index of the pages docs/errors.d/PF*.md, one for each error code.
 
     python docs/build_errors.py            writes docs/errors.md
     python docs/build_errors.py --check    fails if it is not up to date
 
-A fragment is called after its code, begins with ``# PF101: title``, and may have ``##`` headings.
-Messages end in ``more: polyfuse explain PF101``, which prints the fragment; pages link to the anchor of a
-section, ``#pf101``.
+A page is called after its code, begins with ``# PF101: title``, and may have ``##`` headings.  Messages
+end in ``more: polyfuse explain PF101``, which prints it; other pages link to the anchor of its line in the
+index, ``errors.md#pf101``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ GROUPS = {
     "9": "Internal",
 }
 _HEAD = """\
-<!-- Made by docs/build_errors.py from docs/errors.d/; edit the fragments there. -->
+<!-- Made by docs/build_errors.py from docs/errors.d/; edit the pages there. -->
 # Errors
 
-Every error and warning of polyfuse has a code, and every code has a section here. An error is shown as
+Every error and warning of polyfuse has a code, and every code has a page. An error is shown as
 
 ```
 add.pf:2:17: error PF201: unknown tensor 'z'
@@ -43,7 +43,7 @@ add.pf:2:17: error PF201: unknown tensor 'z'
   more: polyfuse explain PF201
 ```
 
-`polyfuse explain PF201` prints the section of a code, `polyfuse errors` lists them.
+`polyfuse explain PF201` prints the page of a code, `polyfuse errors` lists them.
 
 In Python, `error.diagnostics` holds all findings: `code`, `message`, `span` (with `line` and `column`),
 `hint`, and `related` places. `polyfuse.fixes.fix_of(diagnostic)` gives the hint as edits, where it
@@ -71,27 +71,15 @@ def fragments(folder: Path = FOLDER) -> dict[str, tuple[str, str]]:
 
 
 def build(folder: Path = FOLDER) -> str:
-    """The whole page: a table of contents, then a section for each code."""
-    all_of_them = fragments(folder)
-    contents, sections = [_HEAD], []
+    """The index: by group a line for each code, with an anchor, which leads to its page."""
+    parts = [_HEAD]
     group = ""
-    for code, (title, body) in all_of_them.items():
+    for code, (title, _) in fragments(folder).items():
         if code[2] != group:
             group = code[2]
-            contents.append(f"\n**{GROUPS[group]}**\n\n")
-            sections.append(f"\n# {GROUPS[group]} (PF{group}xx)\n")
-        contents.append(f"- [{code}](#{code.lower()}): {title}\n")
-        sections.append(f'\n<a id="{code.lower()}"></a>\n\n## {code}: {title}\n\n{_one_deeper(body)}\n')
-    return "".join(contents + sections)
-
-
-def _one_deeper(body: str) -> str:
-    """Headings a level deeper, except for lines of code blocks that look like one."""
-    lines, in_code = [], False
-    for line in body.splitlines():
-        in_code ^= line.startswith("```")
-        lines.append(f"#{line}" if re.match(r"#+ ", line) and not in_code else line)
-    return "\n".join(lines)
+            parts.append(f"\n## {GROUPS[group]} (PF{group}xx)\n\n")
+        parts.append(f'- [{code}](errors.d/{code}.md): {title} <a id="{code.lower()}"></a>\n')
+    return "".join(parts)
 
 
 if __name__ == "__main__":

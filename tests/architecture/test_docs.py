@@ -12,7 +12,6 @@ from package_sources import PACKAGE, ROOT
 import polyfuse
 
 PAGES = tuple(sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]))
-FRAGMENTS = ROOT / "docs" / "errors.d"  # their links are meant for docs/errors.md
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -27,14 +26,13 @@ def _anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links(page: Path) -> None:
     text = _CODE.sub("", page.read_text(encoding="utf-8"))
-    base = FRAGMENTS.parent if page.parent == FRAGMENTS else page.parent
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in link:
             continue
         name, _, anchor = link.partition("#")
-        target = (base / name).resolve() if name else page
+        target = (page.parent / name).resolve() if name else page
         assert target.exists(), f"{page.name}: {link} leads nowhere"
-        if anchor and page.parent != FRAGMENTS:
+        if anchor:
             assert anchor in _anchors(target), f"{page.name}: {link} has no such section"
 
 
@@ -44,13 +42,13 @@ def _links(page: Path) -> set[Path]:
 
 
 def test_the_index_leads_to_every_page() -> None:
-    """Directly, or by the index of a folder that it names."""
+    """Directly, or by the index of a folder or of the errors that it names."""
     seen, new = set(), {ROOT / "docs" / "index.md"}
     while new:
         seen |= new
-        new = {p for index in new if index.name == "index.md" for p in _links(index)} - seen
-    pages = {p for p in PAGES if p.parent != FRAGMENTS}
-    assert not [str(p.relative_to(ROOT)) for p in sorted(pages - seen)]
+        indexes = {p for p in new if p.name in ("index.md", "errors.md")}
+        new = {p for index in indexes for p in _links(index)} - seen
+    assert not [str(p.relative_to(ROOT)) for p in sorted({*PAGES} - seen)]
 
 
 def test_the_changelog_tells_of_this_version() -> None:
