@@ -111,7 +111,7 @@ def project(
     own, known = knobs or CpuKnobs(), (rates or table_rates(machine)).on(machine)
     steps = [p for k in kernels.kernels for p in k.parts or (k,)]
     parts = [p for s in steps for p in s.packed or (s,)]
-    since = _since(parts)
+    since = since_touched(parts)
     found = {id(p): _Kernel(p, row, machine, own, known) for p, row in zip(parts, since, strict=True)}
     made = []
     for s in steps:
@@ -133,7 +133,7 @@ def _side_by_side(name: str, parts: Sequence[Projected]) -> Projected:
     )
 
 
-def _since(kernels: Sequence[Kernel]) -> list[dict[str, float]]:
+def since_touched(kernels: Sequence[Kernel]) -> list[dict[str, float]]:
     """As `traffic.distances`, with what is written in place counted once, and results that pass the caches
     not at all."""
     alias = {t.name: t.alias or t.name for k in kernels for t in k.graph.tensors}

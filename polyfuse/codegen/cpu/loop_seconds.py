@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from polyfuse.codegen.cpu.pipeline import lower
+from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.function import Function, inside, is_iteration
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.lines import Around
@@ -19,7 +19,11 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 def loop_seconds(kernel: Kernel, machine: CpuDevice, knobs: CpuKnobs) -> float:
     """Seconds of all loops of a kernel on all threads."""
-    low = lower(kernel, knobs)
+    return lowered_seconds(lower(kernel, knobs), machine)
+
+
+def lowered_seconds(low: LoweredKernel, machine: CpuDevice) -> float:
+    """The same of loops that are there."""
     time = LoopTime(low.kernel, machine)
     return sum(_function(time, f, machine.threads) for f in low.functions) * machine.cycle_s
 

@@ -1,0 +1,1 @@
+"""A learned cost model: data, features, the model, and how it is asked."""
