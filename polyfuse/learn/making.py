@@ -1,0 +1,209 @@
+"""Making of samples: an operator is compiled in many ways, and what it becomes is put into a folder.
+
+    Program  --Made--> graphs of features, keys of plans in the cache of the folder   FOLDER/<name>.made
+             --g++-->  libraries in that cache
+
+Nothing is timed here: compilers use all cores, and timing needs quiet ones (`learn.timing`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.projection import Rates, project
+from polyfuse.diagnostics import PolyfuseError
+from polyfuse.driver.lowering import Lowered
+from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed
+from polyfuse.driver.targets import knobs_for, projected_cpu, told
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.learn.features import kernel_graphs, learned_cpu
+from polyfuse.learn.plans import plans, variants
+from polyfuse.learn.samples import PLANS, VARIANTS, Sample, collected
+from polyfuse.options import Options
+from polyfuse.runtime.cache.plans import keep_plan
+from polyfuse.runtime.inputs import instances
+from polyfuse.runtime.toolchain.compiler import compile_shared
+from polyfuse.tuning.candidates import compilation_of
+from polyfuse.tuning.trial import recipes
+
+MADE = ".made"
+# More memory, work or code than this is left out: one sample would take as long as a hundred others.
+MOST_BYTES, MOST_INSTANCES, MOST_CHARS = 256 << 20, 1 << 28, 150_000
+# Of those that are drawn, so many are looked at for each sample that is wanted: many are equal.
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Program:
+    """An operator at known sizes: its name, one of `samples.FAMILIES`, and what gives it."""
+
+    name: str
+    family: str
+    make: Callable[[], tuple[TensorGraph, Mapping[str, int]]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many samples of each task an operator has at most, and for how many threads."""
+
+    variants: int = 12
+    plans: int = 8
+    threads: int = 1
+
+
+@dataclass
+class Maker:
+    """Makes the samples of programs in a folder, which is the cache's, too."""
+
+    folder: Path
+    wanted: Wanted = field(default_factory=Wanted)
+
+    def __post_init__(self) -> None:
+        self.options = Options(threads=self.wanted.threads, progress=False, verify=False, dump=None)
+        self.knobs = knobs_for("cpu", self.options)
+        self.projected: tuple[CpuDevice, Rates] = projected_cpu(self.wanted.threads)
+        self.machine = learned_cpu(self.knobs.on, self.wanted.threads)
+
+    def file(self, program: Program) -> Path:
+        """Where the samples of a program are put."""
+        return self.folder / f"{file_name(program.name)}{MADE}"
+
+    def make(self, program: Program) -> int:
+        """Lower, print and compile all samples of a program; how many there are."""
+        graph, sizes = program.make()
+        base = Compilation(
+            graph, sizes, LoopFusion(), self.options, stitching=Stitching(), packing=Packing(), knobs=self.knobs
+        )
+        require_small(base)
+        found = _Ways(self, program, base)
+        found.draw()
+        about: dict[str, Any] = {
+            "keys": found.keys,
+            "inputs": [r.as_json() for r in recipes(graph, sizes)],
+            "refused": found.refused,
+            "seconds": found.seconds,
+            "threads": self.wanted.threads,
+        }
+        collected(found.samples, about).save(self.file(program))
+        return len(found.samples)
+
+
+class TooLarge(Exception):
+    """A program is not worth the time."""
+
+
+def require_small(base: Compilation) -> None:
+    """Raises TooLarge for an operator with too much memory or work."""
+    total = sum(
+        math.prod((evaluate(product(t.shape), base.sizes), t.dtype.bytes)) for t in base.graph.tensors
+    )
+    if total > MOST_BYTES:
+        raise TooLarge(f"{total >> 20} MB")
+    if (count := instances(base.graph, base.sizes)) > MOST_INSTANCES:
+        raise TooLarge(f"{count} instances")
+
+
+class _Ways:
+    """The ways in which one program is compiled; each code once."""
+
+    def __init__(self, maker: Maker, program: Program, base: Compilation) -> None:
+        self.maker, self.program, self.base = maker, program, base
+        self.samples: list[Sample] = []
+        self.keys: list[str] = []
+        self.refused = 0
+        self.seconds = 0.0
+        self._lowered: dict[str, Lowered] = {}
+        self._watch = Watch(maker.options)
+        self._seen: dict[int, set[object]] = {VARIANTS: set(), PLANS: set()}
+        self._first: set[object] = set()
+        self._labels: set[tuple[int, str]] = set()
+
+    def draw(self) -> None:
+        """All that are wanted. Raises PolyfuseError where the model's choice cannot be made."""
+        wanted, seed = self.maker.wanted, self.program.name
+        start = time.process_time()
+        for k, variant in enumerate(variants(seed, wanted.threads)):
+            if len(self.samples) >= wanted.variants:
+                break
+            self._try(str(variant), VARIANTS, compilation_of(self.base, variant), needed=not k)
+        if wanted.plans and len(fixed_graph(self.base.graph, self.base.sizes).statements) > 1:
+            self._as_plan()
+            before = len(self.samples)
+            for label, way in islice(plans(self.base, seed), _TRIES * wanted.plans):
+                if len(self.samples) - before >= wanted.plans:
+                    break
+                self._try(label, PLANS, way)
+        self.seconds = time.process_time() - start
+
+    def _as_plan(self) -> None:
+        """The model's choice is one of the plans, too."""
+        first = self.samples[0]
+        self.samples.append(replace(first, task=PLANS))
+        self.keys.append(self.keys[0])
+        self._seen[PLANS] |= self._first
+
+    def _try(self, label: str, task: int, way: Compilation, needed: bool = False) -> None:
+        if (task, label) in self._labels:
+            return
+        self._labels.add((task, label))
+        try:
+            low, code = self._made(way)
+            form = code.source, repr(self._one_thread(code))
+            if form in self._seen[task] or len(code.source) > MOST_CHARS:
+                return
+            graphs = kernel_graphs(low.kernels, self.maker.machine, way.knobs)
+            machine, rates = self.maker.projected
+            seconds = project(low.kernels, machine, way.knobs, rates).seconds
+            compile_shared(code.source)
+        except PolyfuseError:
+            if needed:
+                raise
+            self.refused += 1
+            return
+        if needed:
+            self._first = {form}
+        self._seen[task].add(form)
+        keep_plan(way.key, code, told(low.decisions, code, low.kernels), way.graph.name)
+        self.keys.append(way.key)
+        name, family = self.program.name, self.program.family
+        self.samples.append(Sample(name, family, task, label, needed, math.nan, 0.0, seconds, graphs))
+
+    def _made(self, way: Compilation) -> tuple[Lowered, CpuCode]:
+        """Kernels and code; ways that differ only in how kernels are printed share these."""
+        same = replace(way, knobs=way.knobs.of_kernels).key
+        if same in self._lowered:
+            code = printed(self._watch, way, self._lowered[same])
+        else:
+            self._lowered[same], code = emitted(self._watch, way)
+        assert isinstance(code, CpuCode)
+        return self._lowered[same], code
+
+    def _one_thread(self, code: CpuCode) -> object:
+        """The plan as far as this many threads tell plans apart."""
+        alone = self.maker.wanted.threads == 1
+        return replace(code.plan, chunks=None, threads=None) if alone else code.plan
+
+
+def file_name(name: str) -> str:
+    """A name for files, another one for each name."""
+    plain = re.sub(r"[^A-Za-z0-9.=-]+", "_", name)[:60]
+    return f"{plain}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def made_files(folder: Path) -> Iterator[Path]:
+    """The programs that are made in a folder."""
+    yield from sorted(folder.glob(f"*{MADE}"))
