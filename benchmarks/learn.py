@@ -124,7 +124,7 @@ def _random() -> Iterator[Program]:
 @cache
 def _drawn() -> tuple[tuple[str, ...], ...]:
     """Texts of random programs: in turns of few and of many elements."""
-    limits = ((2**8, 2**14), (2**14, 2**18), (2**16, 2**22))
+    limits = ((2**11, 2**15), (2**15, 2**18), (2**17, 2**21))
     found: list[list[str]] = []
     for least, most in limits:
         numbered = zip(range(RANDOM), random_programs.draw(SEED, least, most), strict=False)

@@ -19,9 +19,8 @@ from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 
-from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.targets import this_core
-from polyfuse.learn.making import MADE, Maker, Program, TooLarge, Wanted, file_name, made_files
+from polyfuse.learn.making import MADE, Maker, Program, Wanted, file_name, made_files
 from polyfuse.learn.samples import Samples
 from polyfuse.learn.timing import TIMED, Timer, gathered
 from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
@@ -34,7 +33,13 @@ Source = Callable[[], Sequence[Program]]
 
 
 def make_programs(
-    folder: Path, source: Source, names: Sequence[str], wanted: Wanted, seconds: float, workers: int, tell: Tell
+    folder: Path,
+    source: Source,
+    names: Sequence[str],
+    wanted: Wanted,
+    seconds: float,
+    workers: int,
+    tell: Tell,
 ) -> int:
     """Make the programs of these names, as far as the time goes; how many samples were made.
 
@@ -72,7 +77,7 @@ def _made(
             made = maker.make(known[name])
             count += made
             tell(f"{k + 1} of {len(names)}: {name}, {made} samples in {time.monotonic() - start:.1f} s")
-        except (PolyfuseError, TooLarge, ValueError, AssertionError, RecursionError) as error:
+        except Exception as error:  # one program that fails does not end the others
             base = folder / file_name(name)
             text = f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             base.with_name(base.name + REFUSED).write_text(text, encoding="utf-8")

@@ -169,9 +169,7 @@ class _Step:
             **found,
             "read bytes": moved.read,
             "written bytes": moved.written,
-            "global bytes": sum(
-                nbytes(b) for b in kernel.buffers if b.scope is Scope.GLOBAL
-            ),
+            "global bytes": sum(nbytes(b) for b in kernel.buffers if b.scope is Scope.GLOBAL),
             "streamed bytes": sum(a.item * union(a.whole) for a in streamed if a.scope in OUTSIDE),
             "rows ahead": ahead,
         }

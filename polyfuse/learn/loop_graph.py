@@ -16,9 +16,9 @@ tensors; here they are those of the loops that are printed, where variants of on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from polyfuse.codegen.function import Function
 from polyfuse.cost.extents import extents as extents_of
 from polyfuse.cost.loop_time import Values, middle, trips
 from polyfuse.cost.operations import weight_of
+from polyfuse.ir.cpu_core import L1_WAY
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, sizes, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -76,12 +77,16 @@ _SIZES = (
 )
 NODE_FEATURES: tuple[str, ...] = (
     *_SIZES,
-    *("depth", "weight", "float", "in lanes", "by data", "by parts"),
+    *("depth", "weight", "float", "in lanes", "by data", "by parts", "rest", "same sets"),
     *("argument", "global", "local", "register"),
     *("streamed", "prefetched", "rows ahead", "at lines"),
     *("written out", "joint", "of data"),
 )
-"""What is known of a node.  Of `_SIZES` it is log2(1 + x), the others are as they are."""
+"""What is known of a node.  Of `_SIZES` it is log2(1 + x), the others are as they are.
+
+rest: the part of the last vector of a loop that is empty, over all its vectors.  same sets: neighbouring
+iterations touch lines of one set of L1.  by parts: an index goes over to other parts along the loop.
+"""
 
 _AT = {name: k for k, name in enumerate(NODE_FEATURES)}
 _CODE = {name: k for k, name in enumerate(OPCODES)}
@@ -208,7 +213,9 @@ class _Walk:
     arrays: dict[str, tuple[DType, int]] = field(default_factory=dict)
     values: dict[str, _Value] = field(default_factory=dict)
     where: dict[str, int] = field(default_factory=dict)
+    reach: dict[str, frozenset[int]] = field(default_factory=dict)
     numbers: dict[object, int] = field(default_factory=dict)
+    alike: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.buffers = {b.tensor: b for b in self.kernel.buffers}
@@ -241,16 +248,20 @@ class _Walk:
         whole = left = prod(counts, start=1.0)
         for w in f.worker:
             rounds = left // w.step
+            left -= rounds * w.step
+            if not rounds and w is not f.worker[0]:
+                continue  # as many iterations as there are go together
             node = self._loop_node(w, rounds, replace(place, known=known))
             share = rounds / whole if whole else 0.0
             levels, times = [], place.base * share
             for k, (x, n) in enumerate(zip(loops, counts, strict=True)):
                 times *= n
                 levels.append(_Level(n, times))
-                self.where[x.var] = k + 1
+                self._enter(x, k + 1)
             inner = _Place(tuple(levels), node, known, worker=len(levels), base=place.base)
+            before = dict(self.values)
             self.block(w.body, inner)
-            left -= rounds * w.step
+            self.values = before
 
     def block(self, nodes: Block, place: _Place) -> None:
         for n in nodes:
@@ -279,7 +290,7 @@ class _Walk:
                 self._transposed(n, place)
             case Delinearize():
                 for k, x in enumerate(n.loops):
-                    self.where[x.var] = min(k + 1, max(place.worker, 1), len(place.levels))
+                    self._enter(x, min(k + 1, max(place.worker, 1), len(place.levels)))
                 self._inside("places", (), place, place.times, {})
             case _:
                 pass
@@ -288,13 +299,19 @@ class _Walk:
         count = self._trips(x, place.known)
         node = self._loop_node(x, count, place)
         levels = (*place.levels, _Level(count, place.times * count))
-        before = self.where.get(x.var)
-        self.where[x.var] = len(levels)
+        before = self.where.get(x.var), self.reach.get(x.var)
+        self._enter(x, len(levels))
         vector = x.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in x.body)
         inner = replace(place, levels=levels, node=node, known=middle(x, place.known), vector=vector)
         self.block(x.body, inner)
-        if before is not None:
-            self.where[x.var] = before
+        if before[0] is not None and before[1] is not None:
+            self.where[x.var], self.reach[x.var] = before
+
+    def _enter(self, x: For, depth: int) -> None:
+        """A loop's variable is at a depth; what it takes in all depends on the loops of its bounds, too."""
+        around = (self.reach.get(v, frozenset()) for v in (*variables(x.lower), *variables(x.upper)))
+        self.where[x.var] = depth
+        self.reach[x.var] = frozenset({depth}).union(*around)
 
     def _loop_node(self, x: For, count: float, place: _Place) -> int:
         features = {
@@ -304,12 +321,18 @@ class _Walk:
             "accumulator bytes": x.lane_bytes,
             "depth": len(place.levels),
             "in lanes": float(x.coordinate is Coordinate.VECTOR),
+            "rest": self._rest(count) if x.coordinate is Coordinate.VECTOR else 0.0,
             "written out": float(x.written or x.window),
             "joint": float(x.joint),
             "of data": float(x.of_data),
         }
         opcode = f"loop.{x.coordinate.value}"
         return self._inside(opcode, tuple(features.values()), place, place.times * count, features)
+
+    def _rest(self, count: float) -> float:
+        lanes = self.graph.vector_bytes // 4
+        whole = ceil(count / lanes) * lanes
+        return 1 - count / whole if whole else 0.0
 
     def _branch(self, n: If, place: _Place) -> None:
         found = self._value(n.cond, place)
@@ -356,28 +379,24 @@ class _Walk:
             self.graph.edge(producer, node)
 
     def _tile(self, n: RegisterTile, place: _Place) -> None:
-        steps = prod(self._trips(x, place.known) for x in n.loops)
-        features = {
-            "rows": n.rows,
-            "columns": n.lanes,
-            "trip": steps,
-            "depth": len(place.levels),
-            **self._of_type(n.dtype),
-        }
-        key = n.rows, n.lanes, n.dtype, n.term, steps
-        node = self._inside("tile", key, place, place.times * steps, features)
-        self.graph.count("products", place.times * steps * n.rows * n.lanes)
-        inner, outer = place, dict(self.where)
+        inner, before = place, (dict(self.where), dict(self.reach))
+        for own, start in ((n.row, n.start[0][1]), (n.lane, n.start[1][1])):
+            self.where[own] = self._depth(variables(start), place)
+            self.reach[own] = frozenset().union(*(self.reach.get(v, ()) for v in variables(start)))
         for x in n.loops:
             count = self._trips(x, inner.known)
             levels = (*inner.levels, _Level(count, inner.times * count))
-            inner = replace(inner, levels=levels, known=middle(x, inner.known))
-            self.where[x.var] = len(levels)
-        for side, own in ((n.left, n.row), (n.right, n.lane)):
-            self.where.pop(own, None)
+            inner = replace(inner, levels=levels, known=middle(x, inner.known), vector=False)
+            self._enter(x, len(levels))
+        steps = inner.times / place.times if place.times else 0.0
+        features = {"rows": n.rows, "columns": n.lanes, "trip": steps, **self._of_type(n.dtype)}
+        features["depth"] = len(place.levels)
+        node = self._inside("tile", (*features.values(), n.term), place, inner.times, features)
+        self.graph.count("products", inner.times * n.rows * n.lanes)
+        for side in (n.left, n.right):
             for producer in self._value(side, inner).nodes:
                 self.graph.edge(producer, node)
-        self.where = outer
+        self.where, self.reach = before
         self.arrays[n.name] = n.dtype, n.rows * n.lanes
         self.tensors[n.name] = node
 
@@ -459,9 +478,7 @@ class _Walk:
     def _dtype(self, name: str) -> DType:
         return self.buffers[name].dtype if name in self.buffers else self.arrays[name][0]
 
-    def _access(
-        self, opcode: str, name: str, indices: Sequence[Index], dtype: DType, place: _Place
-    ) -> int:
+    def _access(self, opcode: str, name: str, indices: Sequence[Index], dtype: DType, place: _Place) -> int:
         return self._accessed(opcode, name, tuple(indices), dtype, place)[0]
 
     def _accessed(
@@ -472,7 +489,8 @@ class _Walk:
         data = [self._value(i, place) for i in indices if isinstance(i, EXPR_TYPES)]
         steps, parts = self._steps(name, plain, len(plain) == len(indices), place)
         used = self._used(plain, place)
-        depth = max([*used, *(x.depth for x in data), *((len(place.levels),) if opcode != "load" else ())], default=0)
+        own = self._depth([v for i in plain for v in variables(i)], place)
+        depth = max(own, *(x.depth for x in data), 0) if opcode == "load" else len(place.levels)
         tensor = self._tensor(name)
         strides = tuple(steps.get(len(place.levels) - k, 0) for k in range(len(_STRIDES)))
         alike = (tensor, dtype, strides, bool(data), parts, depth)
@@ -513,7 +531,7 @@ class _Walk:
 
     def _used(self, plain: Sequence[IndexExpr], place: _Place) -> list[int]:
         """The depths of loops on which indices depend."""
-        found = {self.where.get(v, 0) for i in plain for v in variables(i)}
+        found = {d for i in plain for v in variables(i) for d in self.reach.get(v, ())}
         return sorted(d for d in found if 0 < d <= len(place.levels))
 
     def _of_access(
@@ -534,6 +552,7 @@ class _Walk:
             "row bytes": min(whole, row),
             "by data": float(data),
             "by parts": float(parts),
+            "same sets": float(any(x and x % L1_WAY == 0 for x in strides[:2])),
         }
 
     def _of_memory(self, name: str) -> dict[str, float]:
@@ -563,7 +582,9 @@ class _Walk:
         if name not in self.tensors:
             dtype = self._dtype(name)
             features = {**self._of_memory(name), **self._of_type(dtype)}
-            key = ("tensor", len(self.tensors), id(self))
+            alike = tuple(features.items())  # that of another kernel of a pack is one with it
+            key = alike, sum(x == alike for x in self.alike)
+            self.alike.append(alike)
             self.tensors[name] = self.graph.node("tensor", key, 1.0, features)
         return self.tensors[name]
 
@@ -642,18 +663,3 @@ def _value(e: IndexExpr, known: Values) -> int:
         return evaluate(e, known)
     except (KeyError, ZeroDivisionError):
         return 1
-
-
-def walk_nodes(block: Block) -> Iterator[Node]:
-    """The nodes of a block, and those in them, owned loops too."""
-    for n in block:
-        yield n
-        match n:
-            case For():
-                yield from walk_nodes(n.body)
-            case OwnedLoop():
-                yield from walk_nodes((n.loop,))
-            case If():
-                yield from walk_nodes((*n.then, *n.other))
-            case _:
-                pass

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,15 @@ from polyfuse.learn.plans import plans, variants
 from polyfuse.learn.samples import PLANS, VARIANTS, Sample, collected
 from polyfuse.options import Options
 from polyfuse.runtime.cache.plans import keep_plan
-from polyfuse.runtime.inputs import instances
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.tuning.candidates import compilation_of
 from polyfuse.tuning.trial import recipes
 
 MADE = ".made"
-# More memory, work or code than this is left out: one sample would take as long as a hundred others.
-MOST_BYTES, MOST_INSTANCES, MOST_CHARS = 256 << 20, 1 << 28, 150_000
-# Of those that are drawn, so many are looked at for each sample that is wanted: many are equal.
-_TRIES = 3
+# More memory, time or code than this is left out: one sample would take as long as a hundred others.
+MOST_BYTES, MOST_S, MOST_CHARS = 256 << 20, 0.03, 150_000
+# Plans are drawn until so many one after the other were there before.
+_IDLE = 6
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,13 @@ class Maker:
         """Lower, print and compile all samples of a program; how many there are."""
         graph, sizes = program.make()
         base = Compilation(
-            graph, sizes, LoopFusion(), self.options, stitching=Stitching(), packing=Packing(), knobs=self.knobs
+            graph,
+            sizes,
+            LoopFusion(),
+            self.options,
+            stitching=Stitching(),
+            packing=Packing(),
+            knobs=self.knobs,
         )
         require_small(base)
         found = _Ways(self, program, base)
@@ -107,14 +111,12 @@ class TooLarge(Exception):
 
 
 def require_small(base: Compilation) -> None:
-    """Raises TooLarge for an operator with too much memory or work."""
+    """Raises TooLarge for an operator with too much memory."""
     total = sum(
         math.prod((evaluate(product(t.shape), base.sizes), t.dtype.bytes)) for t in base.graph.tensors
     )
     if total > MOST_BYTES:
         raise TooLarge(f"{total >> 20} MB")
-    if (count := instances(base.graph, base.sizes)) > MOST_INSTANCES:
-        raise TooLarge(f"{count} instances")
 
 
 class _Ways:
@@ -142,12 +144,18 @@ class _Ways:
             self._try(str(variant), VARIANTS, compilation_of(self.base, variant), needed=not k)
         if wanted.plans and len(fixed_graph(self.base.graph, self.base.sizes).statements) > 1:
             self._as_plan()
-            before = len(self.samples)
-            for label, way in islice(plans(self.base, seed), _TRIES * wanted.plans):
-                if len(self.samples) - before >= wanted.plans:
-                    break
-                self._try(label, PLANS, way)
+            self._draw_plans(wanted.plans)
         self.seconds = time.process_time() - start
+
+    def _draw_plans(self, wanted: int) -> None:
+        """So many plans, or fewer, where what is drawn was there before, again and again."""
+        made = idle = 0
+        for label, way in plans(self.base, self.program.name):
+            before = len(self.samples)
+            self._try(label, PLANS, way)
+            made, idle = (made + 1, 0) if len(self.samples) > before else (made, idle + 1)
+            if made >= wanted or idle >= _IDLE:
+                break
 
     def _as_plan(self) -> None:
         """The model's choice is one of the plans, too."""
@@ -168,6 +176,8 @@ class _Ways:
             graphs = kernel_graphs(low.kernels, self.maker.machine, way.knobs)
             machine, rates = self.maker.projected
             seconds = project(low.kernels, machine, way.knobs, rates).seconds
+            if needed and seconds > MOST_S:
+                raise TooLarge(f"it takes about {seconds:.2g} s")
             compile_shared(code.source)
         except PolyfuseError:
             if needed:

@@ -80,7 +80,9 @@ def plans(base: Compilation, seed: str) -> Iterator[tuple[str, Compilation]]:
     """Ways of fusing a graph without end, by name."""
     dice = random.Random(f"plans {seed}")
     usual = base.clustering
-    unfused = replace(base, fusion=None, stitching=None, packing=None, clustering=replace(usual, feedback="failures"))
+    unfused = replace(
+        base, fusion=None, stitching=None, packing=None, clustering=replace(usual, feedback="failures")
+    )
     yield "unfused", unfused
     while True:
         fusion, of_fusion = dice.choice(_FUSIONS)

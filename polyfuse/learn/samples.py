@@ -228,7 +228,9 @@ def _packed(graphs: Sequence[KernelGraph]) -> dict[str, Array]:
         "graph_nodes": np.ascontiguousarray(nodes.astype(np.float16).T),
         "graph_edges": edges.astype(np.int16),
         "graph_kernel": np.array([g.kernel for g in graphs], np.float32).reshape(-1, kernel).T.copy(),
-        "graph_counts": np.array([(len(g.opcodes), g.edges.shape[1]) for g in graphs], np.int32).reshape(-1, 2),
+        "graph_counts": np.array([(len(g.opcodes), g.edges.shape[1]) for g in graphs], np.int32).reshape(
+            -1, 2
+        ),
     }
 
 
