@@ -1,4 +1,4 @@
-"""Samples for the learned cost model: `python -m benchmarks.learn collect [--seconds N] [--programs TEXT ...]`.
+"""Samples for the learned cost model: `python -m benchmarks.learn collect [--seconds N]`.
 
 Programs are the workloads at public, other and drawn shapes, the standard library at typical and at drawn
 sizes, the operators of the benchmarks and of the examples, the models, and random ones (`programs`).  Each is
@@ -45,7 +45,7 @@ Sized = tuple[TensorGraph, Mapping[str, int]]
 
 @cache
 def programs() -> tuple[Program, ...]:
-    """All programs, families in turns in an order that is drawn, so that any part of them is like the whole."""
+    """All programs, in an order that is drawn, so that any part of them is like the whole."""
     every = [*_kept(), *_shapes(), *_library(), *_examples(), *_models(), *_random()]
     random.Random(SEED).shuffle(every)
     return tuple(every)
@@ -170,8 +170,8 @@ def summary(samples: Samples) -> str:
     }
     counts = {k: samples.about.get(k) for k in ("made", "timed", "noisy", "failed")}
     return (
-        f"{len(samples)} samples, {len(samples.programs)} programs {by_family}, {len(samples.graphs)} graphs, "
-        f"{int((samples.task == 1).sum())} of plans, {counts}"
+        f"{len(samples)} samples of {len(samples.programs)} programs {by_family}, "
+        f"{len(samples.graphs)} graphs, {int((samples.task == 1).sum())} of plans, {counts}"
     )
 
 

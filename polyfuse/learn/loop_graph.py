@@ -299,12 +299,12 @@ class _Walk:
         count = self._trips(x, place.known)
         node = self._loop_node(x, count, place)
         levels = (*place.levels, _Level(count, place.times * count))
-        before = self.where.get(x.var), self.reach.get(x.var)
+        before = self.where.get(x.var, 0), self.reach.get(x.var, frozenset())
         self._enter(x, len(levels))
         vector = x.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in x.body)
         inner = replace(place, levels=levels, node=node, known=middle(x, place.known), vector=vector)
         self.block(x.body, inner)
-        if before[0] is not None and before[1] is not None:
+        if before[0]:
             self.where[x.var], self.reach[x.var] = before
 
     def _enter(self, x: For, depth: int) -> None:
@@ -559,7 +559,7 @@ class _Walk:
         b = self.buffers.get(name)
         if b is None:
             return {"register": 1.0, "tensor bytes": self._bytes(name)}
-        rows = b.extents[-1:] and isinstance(b.extents[-1], IConst) and b.extents[-1].value
+        row = _value(b.extents[-1], {}) * b.dtype.bytes if b.extents else 0
         return {
             _SCOPES[b.scope]: 1.0,
             "tensor bytes": self._bytes(name),
@@ -567,7 +567,7 @@ class _Walk:
             "streamed": float(b.past),
             "prefetched": float(b.soon),
             "rows ahead": float(b.ahead),
-            "at lines": float(bool(rows) and int(rows) * b.dtype.bytes % LINE == 0),
+            "at lines": float(row > 0 and row % LINE == 0),
         }
 
     def _bytes(self, name: str) -> float:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,13 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.learn.features import kernel_graphs, learned_cpu
-from polyfuse.learn.plans import plans, variants
+from polyfuse.learn.plans import pairs, plans
 from polyfuse.learn.samples import PLANS, VARIANTS, Sample, collected
 from polyfuse.options import Options
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
-from polyfuse.tuning.candidates import compilation_of
+from polyfuse.tuning.candidates import compilation_of, proposals
+from polyfuse.tuning.table import Choices, Variant
 from polyfuse.tuning.trial import recipes
 
 MADE = ".made"
@@ -43,6 +46,8 @@ MADE = ".made"
 MOST_BYTES, MOST_S, MOST_CHARS = 256 << 20, 0.03, 150_000
 # Plans are drawn until so many one after the other were there before.
 _IDLE = 6
+# Changes that give a single thread no other code.
+_OF_THREADS = ("1 chunk a thread", "32 chunks a thread", "1 thread")
 
 
 @dataclass(frozen=True)
@@ -136,16 +141,35 @@ class _Ways:
 
     def draw(self) -> None:
         """All that are wanted. Raises PolyfuseError where the model's choice cannot be made."""
-        wanted, seed = self.maker.wanted, self.program.name
-        start = time.process_time()
-        for k, variant in enumerate(variants(seed, wanted.threads)):
-            if len(self.samples) >= wanted.variants:
-                break
-            self._try(str(variant), VARIANTS, compilation_of(self.base, variant), needed=not k)
-        if wanted.plans and len(fixed_graph(self.base.graph, self.base.sizes).statements) > 1:
+        wanted, start = self.maker.wanted, time.process_time()
+        graph = fixed_graph(self.base.graph, self.base.sizes)
+        self._draw_variants(graph, wanted.variants)
+        if wanted.plans and len(graph.statements) > 1:
             self._as_plan()
             self._draw_plans(wanted.plans)
         self.seconds = time.process_time() - start
+
+    def _draw_variants(self, graph: TensorGraph, wanted: int) -> None:
+        """The model's choice, all that tuning would try, and pairs of what has other code."""
+        usual = Choices(self.base.fusion, self.base.stitching, self.base.packing, self.base.knobs)
+        model, *singles = proposals(graph, usual, self.maker.projected[0])
+        random.Random(self.program.name).shuffle(singles)
+        self._try(str(model), VARIANTS, self.base, needed=True)
+        able: list[str] = []
+        for variant in singles:
+            if variant.changes[0] in _OF_THREADS and self.maker.wanted.threads == 1:
+                continue
+            if len(self.samples) < wanted and self._try_variant(variant):
+                able += variant.changes
+        for variant in islice(pairs(able, self.program.name), wanted // 3):
+            if len(self.samples) < wanted:
+                self._try_variant(variant)
+
+    def _try_variant(self, variant: Variant) -> bool:
+        """Has a variant other code than those before?"""
+        before = len(self.samples)
+        self._try(str(variant), VARIANTS, compilation_of(self.base, variant))
+        return len(self.samples) > before
 
     def _draw_plans(self, wanted: int) -> None:
         """So many plans, or fewer, where what is drawn was there before, again and again."""

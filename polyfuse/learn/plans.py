@@ -1,14 +1,15 @@
 """Ways of compiling one operator that samples are drawn from: variants of its code, and plans of its fusion.
 
-A variant is one that tuning knows (`tuning.table.CHANGES`), or two of them together.  A plan cuts the graph
+A variant is one that tuning would try (`tuning.candidates.proposals`), or two of them.  A plan cuts the graph
 in another way: by other layers, other limits, or by a cut that is drawn (`DrawnCuts`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from polyfuse.decisions import Decision
 from polyfuse.driver.pipeline import Compilation
@@ -21,12 +22,7 @@ from polyfuse.layers.clustering.search import bits
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.tuning.table import CHANGES, Variant
-
-# Changes that give a single thread no other code.
-_OF_THREADS = ("1 chunk a thread", "32 chunks a thread", "1 thread")
-# Pairs of changes that are drawn for each variant that is wanted.
-_TRIES = 4
+from polyfuse.tuning.table import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,8 @@ class DrawnCuts(Clustering):
         nodes = search_of(graph, as_target(machine), self.most).nodes
         dice = random.Random(self.seed)
         found = Quotient(len(nodes.statements), nodes.edges)
-        pairs = [*nodes.edges, *(tuple(sorted(dice.sample([*bits(s)], 2))) for s in nodes.shared)]
+        readers = [[*bits(s)] for s in nodes.shared]
+        pairs = [*nodes.edges, *(tuple(sorted(dice.sample(r, 2))) for r in readers if len(r) > 1)]
         dice.shuffle(pairs)
         for pair in pairs:
             alone = any(nodes.alone >> k & 1 for k in pair)
@@ -62,28 +59,23 @@ class DrawnCuts(Clustering):
         return [tuple(names[s] for s in members) for members in groups]
 
 
-def variants(seed: str, threads: int) -> Iterator[Variant]:
-    """The model's choice, then all changes and some pairs of them, in an order that is drawn."""
-    yield Variant()
-    dice = random.Random(seed)
-    names = [n for n in CHANGES if threads > 1 or n not in _OF_THREADS]
-    dice.shuffle(names)
-    for name in names:
-        yield Variant((name,))
-        if dice.random() < 1 / _TRIES:
-            both = Variant((name,)).joined(Variant((dice.choice(names),)))
-            if both is not None and len(set(both.changes)) == 2:
-                yield both
+def pairs(changes: Sequence[str], seed: str) -> Iterator[Variant]:
+    """Two changes at once, in an order that is drawn, where both can be made."""
+    dice = random.Random(f"pairs {seed}")
+    every = list(combinations(changes, 2))
+    dice.shuffle(every)
+    for one, other in every:
+        both = Variant((one,)).joined(Variant((other,)))
+        if both is not None:
+            yield both
 
 
 def plans(base: Compilation, seed: str) -> Iterator[tuple[str, Compilation]]:
     """Ways of fusing a graph without end, by name."""
     dice = random.Random(f"plans {seed}")
     usual = base.clustering
-    unfused = replace(
-        base, fusion=None, stitching=None, packing=None, clustering=replace(usual, feedback="failures")
-    )
-    yield "unfused", unfused
+    free = replace(usual, feedback="failures")
+    yield "unfused", replace(base, fusion=None, stitching=None, packing=None, clustering=free)
     while True:
         fusion, of_fusion = dice.choice(_FUSIONS)
         stitching, of_stitching = dice.choice(_STITCHINGS)

@@ -125,7 +125,7 @@ class Samples:
         }
         data["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         made = io.BytesIO()
-        np.savez(made, **data, **_packed(self.graphs))
+        np.savez(made, allow_pickle=False, **data, **_packed(self.graphs))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(lzma.compress(made.getvalue(), preset=6))
 
