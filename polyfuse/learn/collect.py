@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -65,9 +66,27 @@ def _made(
     folder: Path, source: Source, names: Sequence[str], wanted: Wanted, until: float, tell: Tell
 ) -> int:
     """In one process: one program after the other."""
-    os.environ["POLYFUSE_CACHE_DIR"] = str(folder / "cache")
-    os.environ["POLYFUSE_JOBS"] = "1"
-    maker, known = Maker(folder, wanted), {p.name: p for p in source()}
+    with _environment(POLYFUSE_CACHE_DIR=str(folder / "cache"), POLYFUSE_JOBS="1"):
+        return _made_here(Maker(folder, wanted), source, names, until, tell)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Variables of the environment, meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _made_here(maker: Maker, source: Source, names: Sequence[str], until: float, tell: Tell) -> int:
+    known = {p.name: p for p in source()}
     count = 0
     for k, name in enumerate(names):
         if time.time() > until:
@@ -78,7 +97,7 @@ def _made(
             count += made
             tell(f"{k + 1} of {len(names)}: {name}, {made} samples in {time.monotonic() - start:.1f} s")
         except Exception as error:  # one program that fails does not end the others
-            base = folder / file_name(name)
+            base = maker.folder / file_name(name)
             text = f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             base.with_name(base.name + REFUSED).write_text(text, encoding="utf-8")
             tell(f"{k + 1} of {len(names)}: {text}")

@@ -52,11 +52,11 @@ from polyfuse.ir.ops import OPS, Cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, Select
 
-# Operations with an opcode of their own; others go by what kind of work they are.
-_OPERATIONS = (
-    *("add", "sub", "mul", "div", "neg", "abs", "min", "max", "sqrt", "rsqrt", "exp", "log", "tanh"),
-    *("sigmoid", "erf", "pow", "sin", "cos"),
-)
+# Operations with an opcode of their own: arithmetic, and functions that the language always had. Others, of
+# which there are few samples, go by what kind of work they are.
+_ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "min", "max")
+_LONG = {Cost.FUNCTION: "functions", Cost.DIVIDER: "divisions", Cost.FLOORED: "divisions"}
+_OPERATIONS = (*_ARITHMETIC, *(o.name for o in OPS.values() if o.cost in _LONG and not o.yields))
 _LOOPS = tuple(f"loop.{c.value}" for c in Coordinate)
 OPCODES: tuple[str, ...] = (
     *("tensor", "load", "store", "prefetch", "set", "array", "if", "tile", "transpose", "places"),
@@ -426,25 +426,25 @@ class _Walk:
                 return self._read(e, name, indices, place)
             case Apply(op, args):
                 found = [self._value(x, place) for x in args]
-                return self._computed(_opcode(op), e, found, place)
+                return self._computed(_opcode(op), e, found, place, _LONG.get(_cost(op), "plain"))
             case Select():
                 found = [self._value(x, place) for x in (e.cond, e.then, e.other)]
-                return self._computed("select", e, found, place)
+                return self._computed("select", e, found, place, "plain")
             case Cast(arg):
                 inner = self._value(arg, place)
                 if arg.dtype == e.dtype or isinstance(arg, Const):
                     return inner
-                return self._computed("cast", e, [inner], place, arg.dtype.bytes)
+                return self._computed("cast", e, [inner], place, "casts", arg.dtype.bytes)
 
     def _computed(
-        self, opcode: str, e: Expr, found: Sequence[_Value], place: _Place, operand: int = 0
+        self, opcode: str, e: Expr, found: Sequence[_Value], place: _Place, kind: str, operand: int = 0
     ) -> _Value:
         depth = max((x.depth for x in found), default=0)
         key = opcode, e.dtype, *(x.number for x in found)
         new = (key, place.node) not in self.numbers
         made = self._made(opcode, key, found, depth, e.dtype, place, weight_of(e), operand)
         if new:
-            self.graph.count(_kind_of(opcode), place.at(depth))
+            self.graph.count(kind, place.at(depth))
         return made
 
     def _made(
@@ -641,20 +641,13 @@ def kind_of_update(n: Store | Update) -> str:
 
 
 def _opcode(op: str) -> str:
-    if op in _OPERATIONS:
-        return f"op.{op}"
+    return f"op.{op}" if op in _OPERATIONS else f"op of {_cost(op).value} work"
+
+
+def _cost(op: str) -> Cost:
+    """The work of an operation, or of a form of one that code generation made."""
     row = OPS.get(op) or OPS.get(op.partition("_")[2])
-    return f"op of {(row.cost if row else Cost.PLAIN).value} work"
-
-
-def _kind_of(opcode: str) -> str:
-    """Operations by what a core takes for them, as `KERNEL_FEATURES` counts them."""
-    name = opcode.partition(".")[2]
-    if name in ("div", "sqrt", "rsqrt") or opcode in ("op of divider work", "op of floored work"):
-        return "divisions"
-    if opcode == "op of function work" or name in _OPERATIONS[10:]:
-        return "functions"
-    return "casts" if opcode == "cast" else "plain"
+    return row.cost if row else Cost.PLAIN
 
 
 def _value(e: IndexExpr, known: Values) -> int:

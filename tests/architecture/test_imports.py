@@ -82,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "driver.machine_work": LOW | {"ir", "cost", "runtime"},
     "driver.resources": LOW | {"ir", "cost", "runtime", "driver.machine_work"},
     "tuning": EVERYTHING,
+    "learn": EVERYTHING,
     "tuning.trial": LOW | {"ir", "codegen", "runtime", "support"},
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.learn.features import (
+    FEATURES_VERSION,
     GROUPS,
     KERNEL_FEATURES,
     NODE_FEATURES,
@@ -115,6 +117,13 @@ def test_arrays_have_the_shapes_that_are_told() -> None:
         assert np.array_equal(g.nodes, g.nodes.astype(np.float16).astype(np.float32))
     assert {n for group in GROUPS.values() for n in group} < set(KERNEL_FEATURES)
     assert len(set(NODE_FEATURES)) == len(NODE_FEATURES) and len(set(OPCODES)) == len(OPCODES)
+
+
+def test_other_features_have_another_version() -> None:
+    """Weights and samples belong to one: where this fails, count `FEATURES_VERSION` up."""
+    names = "\n".join((*OPCODES, *NODE_FEATURES, *KERNEL_FEATURES))
+    digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+    assert (FEATURES_VERSION, digest) == (1, "b35638a529ef")
 
 
 def of(g: KernelGraph, opcode: str, feature: str) -> list[float]:
