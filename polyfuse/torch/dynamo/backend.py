@@ -24,6 +24,7 @@ from polyfuse.torch.dynamo.kernels import PROGRAMS, Call, told_by
 from polyfuse.torch.dynamo.lowering import Lowered, device_of, is_item, lower
 from polyfuse.torch.dynamo.lowerings.table import complete
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
+from polyfuse.torch.dynamo.products import add_up
 from polyfuse.torch.dynamo.report import (
     COUNTERS,
     GRAPHS,
@@ -104,6 +105,7 @@ def compile_graph(
     graph = module.graph
     graph.eliminate_dead_code()
     complete()
+    add_up(graph)
     told = GraphReport(kind, tensors=tensors)
     found, lowered, calls = _compiled(graph, settings, told)
     assembled = assemble(graph, found, lowered, calls)
