@@ -78,15 +78,17 @@ def inputs(seed: int) -> list[Any]:
     return [*made, torch.randn(COLUMNS, ROWS, generator=g, dtype=torch.float64).t()]
 
 
-def regions(graph: Any) -> tuple[Any, dict[int, Lowered]]:
-    """The partition of a graph, and its regions lowered."""
+def regions(graph: Any, change: Callable[[Any, Any], Any] | None = None) -> tuple[Any, dict[int, Lowered]]:
+    """The partition of a graph, which `change` may change, and its regions lowered."""
     found = partition(graph, {})
+    if change is not None:
+        change(list(graph.nodes), found)
     return found, {k: lower(r.nodes, r.outputs) for k, r in enumerate(found.regions)}
 
 
-def ran(module: Any, given: Sequence[Any]) -> list[Any]:
+def ran(module: Any, given: Sequence[Any], change: Callable[[Any, Any], Any] | None = None) -> list[Any]:
     """What the graph gives where regions are run by the reference."""
-    found, lowered = regions(module.graph)
+    found, lowered = regions(module.graph, change)
 
     def call(low: Lowered) -> Callable[..., Any]:
         def run(*tensors: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from polyfuse.torch.dynamo.partition import Kind, Partition, base_of, is_random
 Node: TypeAlias = Any
 
 
-class _Units:
+class Units:
     """Nodes of ATen one by one, and regions as one each."""
 
     def __init__(self, nodes: Sequence[Node], found: Partition) -> None:
@@ -28,11 +28,12 @@ class _Units:
         nodes = [n for n in nodes if n in wanted]
         region_of = found.region_of
         self.unit = {n: (len(self.place) + region_of[n] if n in region_of else self.place[n]) for n in nodes}
+        self.earlier = {len(self.place) + b: len(self.place) + a for b, a in found.earlier.items()}
         self.members: dict[int, list[Node]] = {}
         for n in nodes:
             self.members.setdefault(self.unit[n], []).append(n)
 
-    def order(self, lowered: Mapping[int, Lowered], count: int) -> list[int]:
+    def order(self) -> list[int]:
         """The units in an order in which each has what it needs; the first of the graph first."""
         needs: dict[int, set[int]] = {u: set() for u in self.members}
         for u, members in self.members.items():
@@ -45,6 +46,8 @@ class _Units:
                     readers = _readers(base_of(n.args[0]))
                     early = {r for r in readers if r is not n and r.op != "output"}
                     needs[u] |= {self.unit[r] for r in early if r in self.unit} - {u}
+        for later, earlier in self.earlier.items():
+            needs[later].add(earlier)
         random = [self.unit[n] for members in self.members.values() for n in members if is_random(n)]
         for one, next_one in pairwise(sorted(random)):  # they are ATen's: the units are their places
             needs[next_one].add(one)
@@ -89,7 +92,7 @@ def assemble(
     import torch
 
     nodes = list(graph.nodes)
-    units = _Units(nodes, found)
+    units = Units(nodes, found)
     made = torch.fx.Graph(graph.owning_module)
     new: dict[Node, Node] = {}
     sizes = _SizeNodes(nodes, made, new)
@@ -97,7 +100,7 @@ def assemble(
         if n.op == "placeholder":
             new[n] = made.node_copy(n)
     output = nodes[-1]
-    for u in units.order(lowered, len(nodes)):
+    for u in units.order():
         members = units.members[u]
         if u >= len(nodes):
             _call(made, new, sizes, members, lowered[u - len(nodes)], calls[u - len(nodes)])

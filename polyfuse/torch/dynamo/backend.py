@@ -23,6 +23,7 @@ from polyfuse.torch.dynamo.assemble import assemble
 from polyfuse.torch.dynamo.kernels import PROGRAMS, Call, told_by
 from polyfuse.torch.dynamo.lowering import Lowered, device_of, is_item, lower
 from polyfuse.torch.dynamo.lowerings.table import complete
+from polyfuse.torch.dynamo.memory import relieve
 from polyfuse.torch.dynamo.partition import Partition, Region, partition
 from polyfuse.torch.dynamo.products import add_up
 from polyfuse.torch.dynamo.report import (
@@ -170,6 +171,7 @@ def _compiled(
     refused: dict[Node, str] = {}
     while True:
         found = partition(graph, refused)
+        relieve(list(graph.nodes), found, arguments_die=told.kind == "backward")
         try:
             lowered = {k: _lowered(r, settings) for k, r in enumerate(found.regions)}
         except _Refused as problem:

@@ -67,6 +67,8 @@ class Partition:
     kinds: dict[Node, Kind] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
     reasons: dict[Node, str] = field(default_factory=dict)
+    earlier: dict[int, int] = field(default_factory=dict)
+    """Regions that are called before others, as it takes less memory, by these."""
 
     @property
     def region_of(self) -> dict[Node, int]:
@@ -93,8 +95,8 @@ def partition(graph: Any, refused: Mapping[Node, str]) -> Partition:
             by_level.setdefault((levels[n], device_of([n])), []).append(n)
     for place in sorted(by_level):
         for members in _pieces(by_level[place]):
-            region = Region(tuple(members), _results(members, found.kinds))
-            if why := _does_not_pay(region):
+            region = Region(tuple(members), results_of(members, found.kinds))
+            if why := why_it_does_not_pay(region):
                 found.reasons.update(dict.fromkeys(members, why))
                 found.kinds.update(dict.fromkeys(members, Kind.ATEN))
             else:
@@ -189,7 +191,7 @@ def _levels(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> dict[Node, int
         for a in n.all_input_nodes:
             ours = aten and kinds[base_of(a)] is Kind.OURS
             found = max(found, levels[a] + ours)
-        if _writes(n):  # after all that read what it writes
+        if writes(n):  # after all that read what it writes
             found = max(found, readers.get(n.args[0], 0))
         if is_random(n):
             found = random = max(found, random)
@@ -210,28 +212,28 @@ def is_random(node: Node) -> bool:
     return space not in ("", "polyfuse")
 
 
-def _writes(node: Node) -> bool:
+def writes(node: Node) -> bool:
     return node.op == "call_function" and str(node.target) == "aten.copy_.default"
 
 
 def _sink(nodes: Sequence[Node], kinds: Mapping[Node, Kind], levels: dict[Node, int]) -> None:
     """Move nodes to the level of their only readers where no more bytes cross levels then."""
     for n in reversed(nodes):
-        if kinds[n] is not Kind.OURS or is_item(n) or _writes(n):
+        if kinds[n] is not Kind.OURS or is_item(n) or writes(n):
             continue
         readers = list(_readers(n, kinds))
-        if not readers or any(kinds[r] is not Kind.OURS or _writes(r) for r in readers):
+        if not readers or any(kinds[r] is not Kind.OURS or writes(r) for r in readers):
             continue
         later = min(levels[r] for r in readers)
         if later <= levels[n]:
             continue
         cone = _cone(n, kinds, levels)
         leaves = {base_of(a) for x in cone for a in x.all_input_nodes} - set(cone)
-        crossing = sum(_bytes(a) for a in leaves if kinds[a] not in (Kind.INPUT, Kind.SIZE))
-        if crossing <= _bytes(n):
+        crossing = sum(bytes_of(a) for a in leaves if kinds[a] not in (Kind.INPUT, Kind.SIZE))
+        if crossing <= bytes_of(n):
             for x in cone:
                 _set_level(x, later, kinds, levels)
-    for n in filter(_writes, nodes):  # still after all that read what it writes
+    for n in filter(writes, nodes):  # still after all that read what it writes
         before = (r for r in _readers(base_of(n.args[0]), kinds) if r.op != "output")
         levels[n] = max([levels[n], *(levels[r] for r in before)])
 
@@ -252,7 +254,7 @@ def _cone(node: Node, kinds: Mapping[Node, Kind], levels: Mapping[Node, int]) ->
         for a in x.all_input_nodes:
             b = base_of(a)
             b = base_of(b.args[0]) if is_item(b) else b
-            mine = kinds[b] is Kind.OURS and levels[b] == levels[node] and not _writes(b)
+            mine = kinds[b] is Kind.OURS and levels[b] == levels[node] and not writes(b)
             if (
                 mine
                 and b not in cone
@@ -280,7 +282,7 @@ def _set_level(node: Node, level: int, kinds: Mapping[Node, Kind], levels: dict[
         left += [u for u in x.users if kinds[u] is Kind.VIEW or (is_item(u) and kinds[u] is Kind.OURS)]
 
 
-def _bytes(node: Node) -> int:
+def bytes_of(node: Node) -> int:
     """How much memory its tensors take."""
     return sum(t.element_size() * _elements(t) for t in _tensors(node))
 
@@ -296,7 +298,7 @@ def _elements(tensor: Any) -> int:
 def _pieces(members: Sequence[Node]) -> Iterator[list[Node]]:
     """The nodes of a level, connected ones together, in runs of at most `MOST_NODES`."""
     run: list[Node] = []
-    for part in _components(members):
+    for part in components(members):
         if run and len(run) + len(part) > MOST_NODES:
             yield run
             run = []
@@ -317,7 +319,7 @@ def _cut(run: Sequence[Node]) -> int:
     return cut
 
 
-def _components(members: Sequence[Node]) -> list[list[Node]]:
+def components(members: Sequence[Node]) -> list[list[Node]]:
     """Connected ones, in order of their first nodes; what they read from outside connects none."""
     parent = {n: n for n in members}
 
@@ -340,12 +342,12 @@ def _components(members: Sequence[Node]) -> list[list[Node]]:
     return list(found.values())
 
 
-def _results(members: Iterable[Node], kinds: Mapping[Node, Kind]) -> tuple[Node, ...]:
+def results_of(members: Iterable[Node], kinds: Mapping[Node, Kind]) -> tuple[Node, ...]:
     """The members that others read, views of them included."""
     inside = dict.fromkeys(members)
     found = []
     for n in inside:
-        if _writes(n) or isinstance(val(n), list | tuple):
+        if writes(n) or isinstance(val(n), list | tuple):
             continue
         if any(u not in inside for u in _outer(n, kinds)):
             found.append(n)
@@ -360,9 +362,9 @@ def _outer(node: Node, kinds: Mapping[Node, Kind]) -> Iterator[Node]:
             yield u
 
 
-def _does_not_pay(region: Region) -> str:
+def why_it_does_not_pay(region: Region) -> str:
     """Why ATen computes it as well; "" where a kernel pays."""
-    if not region.outputs and not any(map(_writes, region.nodes)):
+    if not region.outputs and not any(map(writes, region.nodes)):
         return "nobody reads it"
     if any(not is_item(n) and rule_of(n).alone for n in region.nodes):
         return ""

@@ -18,6 +18,8 @@ Node: TypeAlias = Any
 
 _ADDED_TO = {"mm": "addmm_", "bmm": "baddbmm_"}
 _FIRST = {"mm": "mm addmm addmm_", "bmm": "bmm baddbmm baddbmm_"}
+IN_PLACE = frozenset(_ADDED_TO.values())
+"""What these give is their first argument."""
 _FLOATS = ("torch.float32", "torch.float64")
 """Those of 16 bits are rounded before they are added."""
 
@@ -32,18 +34,28 @@ class _Term:
     views: tuple[Node, ...]
 
 
+def name_of(node: Any) -> str:
+    """The operator of ATen that a node calls, "" for others."""
+    target: Any = getattr(node, "target", None)
+    if getattr(node, "op", "") != "call_function" or getattr(target, "namespace", "") != "aten":
+        return ""
+    return str(target._schema.name).removeprefix("aten::")
+
+
 def add_up(graph: Any) -> int:
     """Have products of a graph add to those before them; how many there are."""
     place = {n: k for k, n in enumerate(graph.nodes)}
     found = 0
     for node in [*graph.nodes]:
-        if _name(node) != "add" or len(node.args) != 2 or node.kwargs:
+        if name_of(node) != "add" or len(node.args) != 2 or node.kwargs:
             continue
         terms = [t for a in node.args if (t := _term(a)) is not None]
-        terms.sort(key=lambda t: (_name(t.product) in _ADDED_TO, not _alike(node, t.seen), place[t.product]))
-        if len(terms) == 2 and _fit(node, *terms):
+        terms.sort(
+            key=lambda t: (name_of(t.product) in _ADDED_TO, not _alike(node, t.seen), place[t.product])
+        )
+        if len(terms) == 2 and _fit(node, terms[0], terms[1]):
             later = max((t.product for t in terms), key=lambda n: place[n])
-            place[_added(graph, node, *terms, later)] = place[later]
+            place[_added(graph, node, terms[0], terms[1], later)] = place[later]
             found += 1
     return found
 
@@ -59,7 +71,7 @@ def _added(graph: Any, node: Node, first: _Term, second: _Term, later: Node) -> 
         factors = product.args
         if first.turned != second.turned:  # the transpose of a product is that of its factors, in reverse
             factors = tuple(_turned(graph, f) for f in reversed(factors))
-        into = getattr(aten, _ADDED_TO[_name(product)]).default
+        into = getattr(aten, _ADDED_TO[name_of(product)]).default
         made = graph.call_function(into, (first.product, *factors))
     made.meta = dict(first.product.meta)
     with graph.inserting_before(node):
@@ -84,9 +96,10 @@ def _turned(graph: Any, node: Node) -> Node:
 
 def _term(node: Any) -> _Term | None:
     """The product that an operand of a sum is, where nothing else reads it."""
-    seen, views, turned = node, [], False
+    seen, turned = node, False
+    views: list[Node] = []
     while getattr(node, "op", "") == "call_function" and len(node.users) == 1:
-        if _name(node) in ("mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_"):
+        if name_of(node) in ("mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_"):
             return _Term(seen, node, turned, tuple(views))
         if not (turns := _turns(node)) and not _is_the_same(node):
             return None
@@ -104,13 +117,13 @@ def _is_the_same(view: Node) -> bool:
 
 def _turns(node: Node) -> bool:
     """Is it a view in which the last two axes change places?"""
-    if _name(node) == "t":
+    if name_of(node) == "t":
         return len(val(node).shape) == 2
-    if _name(node) not in ("permute", "transpose"):
+    if name_of(node) not in ("permute", "transpose"):
         return False
     rank = val(node).dim()
     order = [*range(rank)]
-    if _name(node) == "permute":
+    if name_of(node) == "permute":
         order = [d % rank for d in node.args[1]]
     else:
         a, b = (d % rank for d in node.args[1:])
@@ -120,7 +133,10 @@ def _turns(node: Node) -> bool:
 
 def _fit(node: Node, first: _Term, second: _Term) -> bool:
     """Can the second be added to the first, and is the sum of floats laid out as that is?"""
-    if first.product is second.product or _name(first.product) not in _FIRST.get(_name(second.product), "").split():
+    if (
+        first.product is second.product
+        or name_of(first.product) not in _FIRST.get(name_of(second.product), "").split()
+    ):
         return False
     made, one, other = (val(n) for n in (node, first.seen, second.seen))
     if any(t.dtype != made.dtype for t in (one, other)) or str(made.dtype) not in _FLOATS:
@@ -139,11 +155,3 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(equal, map(extent_of, one), map(extent_of, other)))
     except Unsupported:
         return False
-
-
-def _name(node: Any) -> str:
-    """The operator of ATen that a node calls, "" for others."""
-    target = getattr(node, "target", None)
-    if getattr(node, "op", "") != "call_function" or getattr(target, "namespace", "") != "aten":
-        return ""
-    return str(target._schema.name).removeprefix("aten::")

@@ -15,7 +15,7 @@ from polyfuse.decisions import format_bytes
 from polyfuse.torch.dynamo.kernels import Call
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view
 from polyfuse.torch.dynamo.lowerings.table import rule_of
-from polyfuse.torch.dynamo.partition import Kind, Partition, Region, _bytes, base_of
+from polyfuse.torch.dynamo.partition import Kind, Partition, Region, base_of, bytes_of
 
 COUNTERS = "polyfuse"
 """What `torch._dynamo.utils.counters` has of this backend."""
@@ -131,9 +131,11 @@ def region_report(
     """What became of a region."""
     names = [rule_of(n).name.removeprefix("aten.") for n in region.nodes if not is_item(n)]
     moved = sum(
-        _bytes(n) + sum(_bytes(base_of(a)) for a in n.all_input_nodes) for n in region.nodes if not is_item(n)
+        bytes_of(n) + sum(bytes_of(base_of(a)) for a in n.all_input_nodes)
+        for n in region.nodes
+        if not is_item(n)
     )
-    own = sum(map(_bytes, (*low.inputs, *low.outputs, *low.mutated)))
+    own = sum(map(bytes_of, (*low.inputs, *low.outputs, *low.mutated)))
     return RegionReport(name, tuple(names), kernels, max(0, moved - own), tuple(_ends(region, found)))
 
 

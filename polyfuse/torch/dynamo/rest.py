@@ -17,7 +17,7 @@ from polyfuse.torch.dynamo.kernels import Call
 Node: TypeAlias = Any
 
 _CALLS = """
-mm bmm addmm baddbmm addbmm addmv addr mv dot vdot convolution convolution_backward sort topk
+mm bmm addmm addmm_ baddbmm baddbmm_ addbmm addmv addr mv dot vdot convolution convolution_backward sort topk
 kthvalue median mode embedding_dense_backward _scaled_dot_product_flash_attention_for_cpu
 _scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention
 _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
