@@ -36,6 +36,10 @@ class _Packs(Protocol):
     def launch_s(self) -> float: ...
     @property
     def each_s(self) -> float: ...
+    @property
+    def at_any_sizes(self) -> bool:
+        """Is a pack cut when it is launched, so that sizes may be open?"""
+        ...
 
     def packed(self, work: float, longest: float, slowdown: float) -> float:
         """Seconds of a pack: so much work of the whole machine; the longest part alone."""
@@ -50,6 +54,7 @@ class _Packs(Protocol):
 class _OnGpu:
     launch_s: float
     each_s: float = 0.0
+    at_any_sizes: bool = False
 
     def packed(self, work: float, longest: float, slowdown: float) -> float:
         return self.launch_s + max(work, longest) * slowdown
@@ -64,6 +69,7 @@ class _OnCpu:
     step_s: float
     launch_s: float = 0.0
     each_s: float = CALL_S
+    at_any_sizes: bool = True
 
     def packed(self, work: float, longest: float, slowdown: float) -> float:
         """Small ones are all done by the caller, without waking a worker."""
@@ -86,6 +92,8 @@ class PackedTimes:
 
     machine: Machine
     kernels: tuple[KernelEstimate, ...]
+    opened: bool = False
+    """Do they have sizes as parameters? Then estimates are those at sizes that figures take for open ones."""
     _on: _Packs = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

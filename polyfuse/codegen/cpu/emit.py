@@ -19,6 +19,7 @@ from polyfuse.codegen.addresses import Addresses, plan_buffers
 from polyfuse.codegen.analysis.window_chains import chains_of
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
+from polyfuse.codegen.cpu.open_packs import PACKS, open_pack
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
 from polyfuse.codegen.cpu.row_versions import Version, by_rows, least_row_text, where_far, where_near
@@ -290,6 +291,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     written = WRITTEN if any("PF_WRITTEN" in text for text in functions) else ""
     shares = SHARES if any("pf_rows_from(" in text for text in functions) else ""
     shares += CUTS if any("pf_run_shares(" in text for text in functions) else ""
+    shares += PACKS if any("pf_run_pack(" in text for text in functions) else ""
     steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
     before = prelude(used) + "\n" + bounds + own + streams + masks + turns
@@ -322,8 +324,8 @@ def _print(
         alone = not part.packed
         made = [_functions(emitter, prefix, whole.name, p, functions, alone) for p in part.packed or (part,)]
         if part.packed and any(made):
-            shared = [PackedTask(m) for m in made if m]  # a kernel without instances has no function
-            text, launch = pack_text(f"{prefix}{part.name}_pack", whole.name, shared)
+            shared = [m for m in made if m]  # a kernel without instances has no function
+            text, launch = emitter.pack(f"{prefix}{part.name}_pack", whole.name, shared)
             functions.append(text)
             made = [(launch,)]
         launches += [x for each in made for x in each]
@@ -609,12 +611,20 @@ class _Emitter:
             lines.append(f"  {body}_body({', '.join([*code.values, *ends])});")
         return "\n".join([*_head(name), *lines, "}", ""])
 
+    def pack(self, name: str, kernel: str, tasks: Sequence[tuple[Launch, ...]]) -> tuple[str, Launch]:
+        """The function of a pack of functions, and the step that runs it."""
+        if any(sizes(x.count) or sizes(x.work) for task in tasks for x in task):
+            return open_pack(name, kernel, tasks, self._number)
+        return pack_text(name, kernel, [PackedTask(task) for task in tasks])
+
     def _holds(self, c: Constraint) -> str:
         """A condition on sizes, as numbers that are given."""
-        given = {n: IVar(f"num[{self.numbers[f'N_{n}']}]") for n in (*sizes(c.left), *sizes(c.right))}
-        printer = Printer(lambda *_: "", self.functions)
-        left, right = (bare(printer.index(substitute(e, sizes=given))) for e in (c.left, c.right))
-        return f"{left} {c.op} {right}"
+        return f"{self._number(c.left)} {c.op} {self._number(c.right)}"
+
+    def _number(self, e: IndexExpr) -> str:
+        """An expression of sizes, as numbers that are given."""
+        given = {n: IVar(f"num[{self.numbers[f'N_{n}']}]") for n in sizes(e)}
+        return bare(Printer(lambda *_: "", self.functions).index(substitute(e, sizes=given)))
 
     def join(self, name: str, places: Addresses, shares: Shares) -> str:
         """The function that joins the parts of rows that were cut."""

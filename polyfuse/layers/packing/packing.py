@@ -24,7 +24,7 @@ from math import prod
 
 from polyfuse.cost.figures import KernelEstimate
 from polyfuse.cost.machines import Machine
-from polyfuse.cost.packing_gain import PackedTimes
+from polyfuse.cost.packing_gain import PackedTimes, packs_on
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import sizes
@@ -52,9 +52,10 @@ class Packing:
 
     def pack(self, kernels: KernelGraph, machine: Machine, decisions: list[Decision]) -> KernelGraph:
         """The kernels in packs, in an order that dependences agree with."""
-        if len(kernels.kernels) < 2 or any(sizes(b.elements) for k in kernels.kernels for b in k.arguments):
+        opened = any(sizes(b.elements) for k in kernels.kernels for b in k.arguments)
+        if len(kernels.kernels) < 2 or (opened and not packs_on(machine).at_any_sizes):
             return kernels
-        times = PackedTimes(machine, _estimates(kernels, machine))
+        times = PackedTimes(machine, _estimates(kernels, machine), opened)
         made: list[Kernel] = []
         for level in levels(kernels):
             made += self._packs(kernels, level, times, decisions)
@@ -126,7 +127,8 @@ class Packing:
         gains = times.gains(ranked)
         best = max(range(len(gains)), key=lambda k: gains[k])
         apart = sum(times.alone(k) for k in ranked[: best + 1])
-        return best + 1 if gains[best] > LEAST_GAIN * apart else 1
+        # Where sizes are open there may be little to do, and then a step more or less is what counts.
+        return best + 1 if gains[best] > (0.0 if times.opened else LEAST_GAIN * apart) else 1
 
 
 def _estimates(kernels: KernelGraph, machine: Machine) -> tuple[KernelEstimate, ...]:
