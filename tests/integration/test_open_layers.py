@@ -14,6 +14,7 @@ from open_calls import check_call
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import TensorGraph
 
@@ -156,3 +157,32 @@ def test_one_open_dim_is_shared_by_workers() -> None:
         np.testing.assert_array_equal(f(x), 2 * x)
     (kernel,) = f.variants[0].built.kernels.kernels
     assert kernel.stages[0].band[0].coordinate is Coordinate.BLK
+
+
+PACK = """op f(inout a: f32[N, M], inout b: f32[M, K], inout c: f32[K], x: f32[N, M], y: f32[K, M])
+    -> (s: f32[N], t: f32[K], u: f32[K]) {
+  a[n, m] = old(a[n, m]) + 1.0
+  b[i, j] = old(b[i, j]) + 2.0
+  c[k] = old(c[k]) + 3.0
+  s[n] = sum[m](x[n, m])
+  t[n] = sum[m](y[n, m])
+  u[0] = y[0, 0]
+  u[k] = u[k - 1] * 0.5 + y[k, 0] for k in 1..K
+}"""
+
+
+@pytest.mark.machine("zen3")
+def test_independent_kernels_of_open_sizes_share_a_launch() -> None:
+    """Tasks are equal parts of all work: whatever the sizes, each iteration is done, and done once."""
+    f = pf.compile(PACK, sizes="open", threads=2)
+    for n, m, k in [(1, 1, 1), (1, 300, 7), (700, 3, 1), (257, 129, 130), (2, 2, 5000), (64, 64, 64)]:
+        a, b, c = (np.zeros(shape, np.float32) for shape in [(n, m), (m, k), (k,)])
+        x, y = np.ones((n, m), np.float32), np.ones((k, m), np.float32)
+        s, t, u = f(a, b, c, x, y)
+        assert (a == 1).all() and (b == 2).all() and (c == 3).all(), (n, m, k)
+        assert (s == m).all() and (t == m).all(), (n, m, k)
+        np.testing.assert_allclose(u, 2 - 0.5 ** np.arange(k, dtype=np.float32), rtol=1e-6)
+    (kernel,) = f.variants[0].built.kernels.kernels
+    assert len(kernel.packed) >= 5
+    (launch,) = f.variants[0].built.code.plan.launches
+    assert launch.parallel and launch.count != IConst(1)
