@@ -30,7 +30,7 @@ from polyfuse.driver.targets import require_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given, with_defaults
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.optionals import optionals
-from polyfuse.frontend_dsl.semantics.signature import Signature, signature, size_names
+from polyfuse.frontend_dsl.semantics.signature import Signature, axis_of, signature, size_names
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.imports import load, load_text
@@ -469,8 +469,9 @@ def _wish(operator: Operator, sizes: object) -> dict[str, int | Open]:
     if not isinstance(sizes, Mapping):
         message = f"sizes= cannot be {sizes!r}: it is a mapping, or an option"
         raise ArgumentError(message, code="PF490", hint='sizes={"H": 768, "T": pf.open}')
-    known = size_names(operator.op)
-    check_given(operator.name, known, {n: 0 if isinstance(v, Open) else v for n, v in sizes.items()})
+    of_axes = [n for n in sizes if axis_of(n, operator.signature.rank_variables)]
+    known = dict.fromkeys((*size_names(operator.op), *of_axes))
+    check_given(operator.name, (*known,), {n: 0 if isinstance(v, Open) else v for n, v in sizes.items()})
     return {n: v if isinstance(v, Open) else int(v) for n, v in sizes.items()}
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 from polyfuse.cli import files
-from polyfuse.diagnostics import ArgumentError, InternalError, PolyfuseError
+from polyfuse.diagnostics import ArgumentError, Diagnostic, InternalError, PolyfuseError
 
 WRONG, USAGE, BUG = 1, 2, 3
 _FROM_DATA = "PF45"  # an index in the data is out of range: the call is well-formed
@@ -79,7 +81,7 @@ def _report(error: PolyfuseError, arguments: Sequence[str]) -> int:
     from polyfuse.cli.screen import severity_line
 
     for k, diagnostic in enumerate(error.diagnostics):
-        severity_line(("\n" if k else "") + diagnostic.render())
+        severity_line(("\n" if k else "") + in_options(diagnostic).render())
     if len(error.diagnostics) > 1:
         _say(f"\n{len(error.diagnostics)} errors")
     if isinstance(error, InternalError):
@@ -88,6 +90,22 @@ def _report(error: PolyfuseError, arguments: Sequence[str]) -> int:
     if isinstance(error, ArgumentError) and not error.code.startswith(_FROM_DATA):
         return USAGE
     return WRONG
+
+
+def in_options(found: Diagnostic) -> Diagnostic:
+    """The same, where the hint has an argument of Python that is an option of the command.
+
+    give values, as in sizes={'S': 64}     becomes     give values, as in --size S=64
+    """
+    if found.hint is None:
+        return found
+    given = re.sub(r"\bsizes=\{([^}]*)\}", lambda m: f"--size {_pairs(m[1])}", found.hint)
+    return replace(found, hint=re.sub(r"\bsizes=(?=$|[\s,.;])", "--size", given))
+
+
+def _pairs(entries: str) -> str:
+    """Entries of a dict as an option has them."""
+    return re.sub(r"'(\w+)': ?", r"\1=", entries).replace(", ", ",")
 
 
 def _say(text: str) -> None:

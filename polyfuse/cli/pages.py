@@ -5,6 +5,7 @@ They are docs/errors.d of the checkout; a wheel carries them inside the package.
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
 import re
 from importlib.resources.abc import Traversable
@@ -15,7 +16,7 @@ import typer
 
 from polyfuse.cli import screen
 
-CODE = re.compile(r"PF\d{3}", re.IGNORECASE)
+CODE = re.compile(r"PF\d+", re.IGNORECASE)
 
 
 def folder() -> Traversable:
@@ -28,14 +29,20 @@ def page(code: str) -> str:
     """The page of a code. Raises BadParameter where there is none."""
     found = folder().joinpath(f"{code.upper()}.md")
     if not found.is_file():
-        raise typer.BadParameter(f"there is no error {code.upper()}; `polyfuse errors` lists them")
+        near = difflib.get_close_matches(code.upper(), codes(), n=3)
+        meant = f" (near it: {', '.join(sorted(near))})" if near else ""
+        raise typer.BadParameter(f"there is no error {code.upper()}{meant}; `polyfuse errors` lists them")
     return found.read_text(encoding="utf-8").removeprefix("# ")
+
+
+def codes() -> list[str]:
+    """All codes, in order."""
+    return sorted(p.name.removesuffix(".md") for p in folder().iterdir() if CODE.match(p.name))
 
 
 def titles() -> dict[str, str]:
     """Code -> title, in order."""
-    names = sorted(p.name for p in folder().iterdir() if CODE.match(p.name))
-    return {name[:5]: page(name[:5]).partition("\n")[0].partition(": ")[2] for name in names}
+    return {code: page(code).partition("\n")[0].partition(": ")[2] for code in codes()}
 
 
 def errors(

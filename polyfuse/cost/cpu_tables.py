@@ -157,6 +157,9 @@ class CpuTable:
     )
     packs_tasks: int = _fitted(64, "tasks", "a pool has about so many: balance against claims", _DAY_21)
     packs_least_instances: int = _fitted(8 * 1024, "instances", "a task of a pool, at least", _DAY_21)
+    packs_fewest_groups: int = _fitted(
+        8, "groups", "of rows computed together: with fewer, a kernel of open size is cut anywhere", _DAY_28
+    )
     distribute_scatters_strip: int = _fitted(
         64, "iterations", "places that are computed together: two arrays of so many stay in L1", _DAY_24
     )

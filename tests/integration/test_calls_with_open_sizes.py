@@ -91,6 +91,20 @@ def test_an_option_and_a_mapping_say_which_sizes_are_open(compilations: list[dic
     assert len(compilations) == 3 and not any(v.open for v in f.variants)
 
 
+def test_sizes_of_a_rank_variable_have_names(compilations: list[dict[str, int]]) -> None:
+    """Those that variants print: of an axis that a call does not have nothing is asked."""
+    text = "op f(x: f32[B..., H]) -> (y: f32[B..., H]) { y[b..., h] = 2.0 * x[b..., h] }"
+    f = pf.compile(text, sizes={"B_0": pf.open, "B_1": 2})
+    for shape in ((3, 4), (5, 4), (5, 2, 4)):
+        np.testing.assert_array_equal(f(grid(*shape)), 2 * grid(*shape))
+    assert compilations == [{"H": 4}, {"B_1": 2, "H": 4}]
+    with pytest.raises(pf.ArgumentError, match="PF515"):
+        f(grid(5, 3, 4))
+    for name in ("B", "B_", "B_x", "C_0"):
+        with pytest.raises(pf.ArgumentError, match="PF412"):
+            pf.compile(text, sizes={name: pf.open})
+
+
 @pytest.mark.parametrize(
     ("sizes", "code"),
     [("wide", "PF490"), (3, "PF490"), ({"K": 3}, "PF412"), ({"T": -1}, "PF412"), ({"T": "open"}, "PF412")],

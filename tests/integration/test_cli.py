@@ -398,6 +398,8 @@ def test_explain_the_code_of_an_error() -> None:
     assert text.startswith("PF402: dtype of an argument\n") and "How to mend it" in text
     assert call("explain", "pf402").stdout == text
     assert "there is no error PF999" in call("explain", "PF999", code=2).stderr
+    told = call("explain", "pf7666", code=2).stderr
+    assert "there is no error PF7666 (near it: " in told and "PF766" in told and "polyfuse errors" in told
     assert "no statements" in call("explain", "PF402", "y", code=2).stderr
 
 
@@ -703,6 +705,13 @@ def test_without_a_compiler(norm: str) -> None:
     done = process("run", norm, *SMALL, "--target", "interpret", CXX="/nonexistent")
     assert done.returncode == 0, done.stderr
     assert "y: agrees" in done.stdout
+
+
+def test_a_hint_names_the_option(workplace: Path) -> None:
+    program = "op f[S: size](x: f32[N]) -> (y: f32[N // S]) { y[i] = x[i * S] }"
+    (workplace / "steps.pf").write_text(program)
+    told = call("build", "steps.pf", "-o", "out", code=2).stderr
+    assert "error PF766" in told and "give values, as in --size S=64" in told and "sizes=" not in told
 
 
 def test_no_colours_in_a_pipe(norm: str) -> None:

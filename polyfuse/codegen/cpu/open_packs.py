@@ -49,8 +49,6 @@ static inline void pf_run_pack(
 }
 
 """
-# A kernel is cut between groups of iterations that are computed together if it has so many of them.
-FEWEST_GROUPS = 8
 
 
 def open_pack(
@@ -110,7 +108,7 @@ def _unit(row: _Row) -> IndexExpr:
     count, together, _ = row
     if together == 1:
         return as_index(1)
-    enough = binary("min", 1, binary("//", count, FEWEST_GROUPS * together))
+    enough = binary("min", 1, binary("//", count, FITTED.packs_fewest_groups * together))
     return binary("+", 1, binary("*", together - 1, enough))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from inspect import Signature as PythonSignature
@@ -106,6 +106,12 @@ def size_names(op: ast.OpDef) -> tuple[str, ...]:
     every = (e for p in op.params + op.results for extent in p.type.extents for e in walk(extent))
     written = (e.id for e in every if isinstance(e, ast.Name))
     return tuple(dict.fromkeys((*written, *(x.name for x in op.size_parameters))))
+
+
+def axis_of(name: object, variables: Iterable[str]) -> bool:
+    """Is that what the size of an axis is called that one of these rank variables stands for, as `B_0`?"""
+    splat, _, number = str(name).rpartition("_")
+    return splat in variables and number.isdecimal()
 
 
 def _default_text(x: ast.Generic) -> str:
