@@ -61,11 +61,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How many samples of each task an operator has at most, and for how many threads."""
+    """How many samples of each task an operator has at most, for how many threads, and how many seconds of
+    the processor it may take to draw them, beside those of compilers."""
 
     variants: int = 12
     plans: int = 8
     threads: int = 1
+    seconds: float = 6.0
 
 
 @dataclass
@@ -104,7 +106,6 @@ class Maker:
             "keys": found.keys,
             "inputs": [r.as_json() for r in recipes(graph, sizes)],
             "refused": found.refused,
-            "seconds": found.seconds,
             "threads": self.wanted.threads,
         }
         collected(found.samples, about).save(self.file(program))
@@ -132,7 +133,7 @@ class _Ways:
         self.samples: list[Sample] = []
         self.keys: list[str] = []
         self.refused = 0
-        self.seconds = 0.0
+        self._until = time.process_time() + maker.wanted.seconds
         self._lowered: dict[str, Lowered] = {}
         self._watch = Watch(maker.options)
         self._seen: dict[int, set[object]] = {VARIANTS: set(), PLANS: set()}
@@ -141,13 +142,12 @@ class _Ways:
 
     def draw(self) -> None:
         """All that are wanted. Raises PolyfuseError where the model's choice cannot be made."""
-        wanted, start = self.maker.wanted, time.process_time()
+        wanted = self.maker.wanted
         graph = fixed_graph(self.base.graph, self.base.sizes)
         self._draw_variants(graph, wanted.variants)
         if wanted.plans and len(graph.statements) > 1:
             self._as_plan()
             self._draw_plans(wanted.plans)
-        self.seconds = time.process_time() - start
 
     def _draw_variants(self, graph: TensorGraph, wanted: int) -> None:
         """The model's choice, all that tuning would try, and pairs of what has other code."""
@@ -159,11 +159,17 @@ class _Ways:
         for variant in singles:
             if variant.changes[0] in _OF_THREADS and self.maker.wanted.threads == 1:
                 continue
-            if len(self.samples) < wanted and self._try_variant(variant):
+            if self._goes_on(wanted) and self._try_variant(variant):
                 able += variant.changes
         for variant in islice(pairs(able, self.program.name), wanted // 3):
-            if len(self.samples) < wanted:
+            if self._goes_on(wanted):
                 self._try_variant(variant)
+
+    def _goes_on(self, wanted: int) -> bool:
+        """Plans have half of the time for themselves."""
+        return (
+            len(self.samples) < wanted and time.process_time() < self._until - self.maker.wanted.seconds / 2
+        )
 
     def _try_variant(self, variant: Variant) -> bool:
         """Has a variant other code than those before?"""
@@ -178,7 +184,7 @@ class _Ways:
             before = len(self.samples)
             self._try(label, PLANS, way)
             made, idle = (made + 1, 0) if len(self.samples) > before else (made, idle + 1)
-            if made >= wanted or idle >= _IDLE:
+            if made >= wanted or idle >= _IDLE or time.process_time() > self._until:
                 break
 
     def _as_plan(self) -> None:
