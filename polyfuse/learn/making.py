@@ -204,6 +204,9 @@ class _Ways:
             if form in self._seen[task] or len(code.source) > MOST_CHARS:
                 return
             graphs = kernel_graphs(low.kernels, self.maker.machine, way.knobs)
+            looks = tuple(g.key for g in graphs)
+            if looks in self._seen[task]:
+                return  # to the model it is that one, and it takes as long
             machine, rates = self.maker.projected
             seconds = project(low.kernels, machine, way.knobs, rates).seconds
             if needed and seconds > MOST_S:
@@ -215,8 +218,8 @@ class _Ways:
             self.refused += 1
             return
         if needed:
-            self._first = {form}
-        self._seen[task].add(form)
+            self._first = {form, looks}
+        self._seen[task] |= {form, looks}
         keep_plan(way.key, code, told(low.decisions, code, low.kernels), way.graph.name)
         self.keys.append(way.key)
         name, family = self.program.name, self.program.family

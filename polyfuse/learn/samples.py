@@ -43,6 +43,7 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "projected": np.float64,
 }
 Array = npt.NDArray[Any]
+_FEATURES = ([*OPCODES], [*NODE_FEATURES], [*KERNEL_FEATURES])
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,12 @@ def load(file: Path) -> Samples:
             found = {name: data[name] for name in data.files}
         head = json.loads(found.pop("head").tobytes())
         schema, version = head["schema"], head["features"]
+        known = (head["opcodes"], head["node_features"], head["kernel_features"])
     except OSError as e:
         raise _unusable(file, f"cannot be read: {e.strerror or e}") from None
     except (lzma.LZMAError, EOFError, ValueError, KeyError):
         raise _unusable(file, "has no samples") from None
-    if (schema, version) != (SCHEMA, FEATURES_VERSION):
+    if (schema, version) != (SCHEMA, FEATURES_VERSION) or known != _FEATURES:
         raise _unusable(file, f"has version {schema}.{version}, this is {SCHEMA}.{FEATURES_VERSION}")
     names = {name: head[name] for name in ("programs", "families", "labels")}
     own = {name: found[name] for name in (*COLUMNS, "sample_start", "sample_graph")}
