@@ -28,7 +28,8 @@ from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel, Scope, nbytes
 from polyfuse.ir.kernel import KernelGraph as Kernels
-from polyfuse.learn.loop_graph import NODE_FEATURES, OPCODES, LoopGraph, NodeTable
+from polyfuse.learn.loop_graph import LoopGraph
+from polyfuse.learn.nodes import NODE_FEATURES, OPCODES, NodeTable
 
 __all__ = ["FEATURES_VERSION", "KERNEL_FEATURES", "NODE_FEATURES", "OPCODES", "KernelGraph", "kernel_graphs"]
 

@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-import numpy as np
-
 from polyfuse.codegen.function import Function
 from polyfuse.cost.extents import extents as extents_of
 from polyfuse.cost.loop_time import Values, middle, trips
@@ -32,7 +30,9 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, sizes, var
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import flat
 from polyfuse.ir.loop_ir import (
+    Barrier,
     Block,
+    Combine,
     Declare,
     Delinearize,
     For,
@@ -45,52 +45,17 @@ from polyfuse.ir.loop_ir import (
     Store,
     TransposedTile,
     Update,
+    VectorLoad,
+    VectorStore,
     begin_of,
     end_of,
 )
 from polyfuse.ir.ops import OPS, Cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, Select
+from polyfuse.learn.nodes import LONG, OPERATIONS, SIZES, NodeGraph
 
-# Operations with an opcode of their own: arithmetic, and functions that the language always had. Others, of
-# which there are few samples, go by what kind of work they are.
-_ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "min", "max")
-_LONG = {Cost.FUNCTION: "functions", Cost.DIVIDER: "divisions", Cost.FLOORED: "divisions"}
-_OPERATIONS = (*_ARITHMETIC, *(o.name for o in OPS.values() if o.cost in _LONG and not o.yields))
-_LOOPS = tuple(f"loop.{c.value}" for c in Coordinate)
-OPCODES: tuple[str, ...] = (
-    *("tensor", "load", "store", "prefetch", "set", "array", "if", "tile", "transpose", "places"),
-    *(f"update.{op}" for op in ("sum", "prod", "min", "max", "any", "all")),
-    *_LOOPS,
-    *("index", "cast", "select"),
-    *(f"op.{name}" for name in _OPERATIONS),
-    *(f"op of {cost.value} work" for cost in Cost),
-)
-"""What a node is.  `tensor`: memory; `set`: a scalar of its own; `places`: the variables of an iteration."""
-
-# Sizes, of which features have the logarithm.
-_SIZES = (
-    *("iterations", "copies", "trip", "lanes", "item bytes", "operand bytes"),
-    *("stride", "stride of the second loop", "stride of the third loop"),
-    *("tensor bytes", "touched bytes", "row bytes", "since bytes"),
-    *("step", "accumulators", "accumulator bytes", "rows", "columns"),
-)
-NODE_FEATURES: tuple[str, ...] = (
-    *_SIZES,
-    *("depth", "weight", "float", "in lanes", "by data", "by parts", "rest", "same sets"),
-    *("argument", "global", "local", "register"),
-    *("streamed", "prefetched", "rows ahead", "at lines"),
-    *("written out", "joint", "of data"),
-)
-"""What is known of a node.  Of `_SIZES` it is log2(1 + x), the others are as they are.
-
-rest: the part of the last vector of a loop that is empty, over all its vectors.  same sets: neighbouring
-iterations touch lines of one set of L1.  by parts: an index goes over to other parts along the loop.
-"""
-
-_AT = {name: k for k, name in enumerate(NODE_FEATURES)}
-_CODE = {name: k for k, name in enumerate(OPCODES)}
-_STRIDES = _SIZES[6:9]
+_STRIDES = SIZES[6:9]
 _SCOPES = {
     Scope.ARGUMENT: "argument",
     Scope.GLOBAL: "global",
@@ -98,8 +63,8 @@ _SCOPES = {
     Scope.SHARED: "local",
     Scope.REGISTER: "register",
 }
-# An array that passes declared has no buffer: it stays near.
 LINE = 64
+THREADS = ("tx", "ty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +105,8 @@ class _Value:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTable:
-    """Opcodes, features and edges of all nodes, and sums over them that kernels have as features."""
-
-    opcodes: np.ndarray
-    nodes: np.ndarray
-    edges: np.ndarray
-    totals: Mapping[str, float]
-
-
-class LoopGraph:
+class LoopGraph(NodeGraph):
     """Collects the nodes of the functions of one kernel, or of several that run side by side."""
-
-    def __init__(self, vector_bytes: int) -> None:
-        self.vector_bytes = vector_bytes
-        self.codes: list[int] = []
-        self.rows: list[list[float]] = []
-        self.edges: dict[tuple[int, int], None] = {}
-        self.totals: dict[str, float] = {}
-        self._numbers: dict[object, int] = {}
 
     def add(
         self, kernel: Kernel, functions: Sequence[Function], since: Mapping[str, float], series: float = 1.0
@@ -167,37 +114,11 @@ class LoopGraph:
         """The functions of a lowered kernel; `since`: bytes that others touched since a tensor was."""
         _Walk(self, kernel, since).functions(functions, series)
 
-    def table(self) -> NodeTable:
-        """All of it as arrays."""
-        rows = np.array(self.rows, np.float64).reshape(len(self.rows), len(NODE_FEATURES))
-        rows[:, : len(_SIZES)] = np.log2(1.0 + rows[:, : len(_SIZES)])
-        edges = np.array([*self.edges], np.int32).reshape(-1, 2).T
-        # Half precision, as they are kept: who trains and who asks see the same.
-        nodes = rows.astype(np.float16).astype(np.float32)
-        return NodeTable(np.array(self.codes, np.int16), nodes, np.ascontiguousarray(edges), self.totals)
-
-    # --- nodes --------------------------------------------------------------------------------------------
-
-    def node(self, opcode: str, key: object, times: float, features: Mapping[str, float]) -> int:
-        """The node of a key; it is made the first time, and has one more copy then."""
-        number = self._numbers.get((opcode, key))
-        if number is None:
-            number = self._numbers[opcode, key] = len(self.rows)
-            row = [0.0] * len(NODE_FEATURES)
-            for name, value in features.items():
-                row[_AT[name]] = value
-            self.codes.append(_CODE[opcode])
-            self.rows.append(row)
-        self.rows[number][_AT["iterations"]] += times
-        self.rows[number][_AT["copies"]] += 1
-        return number
-
-    def edge(self, producer: int, consumer: int) -> None:
-        if producer >= 0 and producer != consumer:
-            self.edges[producer, consumer] = None
-
-    def count(self, kind: str, times: float) -> None:
-        self.totals[kind] = self.totals.get(kind, 0.0) + times
+    def add_device(
+        self, kernel: Kernel, loops: Sequence[For], body: Block, since: Mapping[str, float]
+    ) -> None:
+        """A function of a GPU: what each thread does in an iteration of the loops over blocks."""
+        _Walk(self, kernel, since).device(loops, body)
 
 
 @dataclass(slots=True)
@@ -263,6 +184,20 @@ class _Walk:
             self.block(w.body, inner)
             self.values = before
 
+    def device(self, loops: Sequence[For], body: Block) -> None:
+        """Loops over blocks, then over the threads of one, whose places are `tx` and `ty`."""
+        rows, threads = self.kernel.threads[1], self.kernel.threads[0]
+        ends = ((THREADS[1], rows, Coordinate.ROW), (THREADS[0], threads, Coordinate.THREAD))
+        own = [For(n, IConst(0), IConst(end), 1, (), where) for n, end, where in ends]
+        place = _Place()
+        for x in (*loops, *own):
+            count = self._trips(x, place.known)
+            node = self._loop_node(x, count, place)
+            levels = (*place.levels, _Level(count, place.times * count))
+            place = _Place(levels, node, middle(x, place.known), worker=len(loops))
+            self._enter(x, len(levels))
+        self.block(body, place)
+
     def block(self, nodes: Block, place: _Place) -> None:
         for n in nodes:
             self._one(n, place)
@@ -282,6 +217,13 @@ class _Walk:
                 self._stored(n, "store", place)
             case Update():
                 self._stored(n, f"update.{n.op}", place)
+            case VectorLoad() | VectorStore():
+                self._vector(n, place)
+            case Barrier():
+                self._inside("barrier", (n.scope,), place, place.times, {"depth": len(place.levels)})
+                self.graph.count(f"{n.scope.value} barriers", 1.0)
+            case Combine():
+                self._combined(n, place)
             case Prefetch():
                 self._access("prefetch", n.buffer, n.indices, self._dtype(n.buffer), place)
             case RegisterTile():
@@ -412,6 +354,25 @@ class _Walk:
             self.arrays[n.name] = n.dtype, n.rows * n.lanes
             self.tensors[n.name] = node
 
+    def _vector(self, n: VectorLoad | VectorStore, place: _Place) -> None:
+        """A small array of a thread from memory, or back, at once."""
+        opcode = "load" if isinstance(n, VectorLoad) else "store"
+        dtype = n.dtype if isinstance(n, VectorLoad) else self._dtype(n.buffer)
+        node = self._access(opcode, n.buffer, n.indices, dtype, place)
+        self.graph.put(node, "columns", n.count)
+        if isinstance(n, VectorLoad):
+            self.arrays[n.name], self.tensors[n.name] = (n.dtype, n.count), node
+        elif n.name in self.tensors:
+            self.graph.edge(self.tensors[n.name], node)
+
+    def _combined(self, n: Combine, place: _Place) -> None:
+        features = {"columns": n.width, "depth": len(place.levels), **self._of_type(n.dtype)}
+        key = n.width, n.dtype, n.rows
+        node = self._inside("combine", key, place, place.times, features)
+        for producer in self.values[n.name].nodes if n.name in self.values else ():
+            self.graph.edge(producer, node)
+        self.values[n.name] = _Value((node,), len(place.levels), self._fresh())
+
     # --- values -------------------------------------------------------------------------------------------
 
     def _value(self, e: Expr, place: _Place) -> _Value:
@@ -426,7 +387,7 @@ class _Walk:
                 return self._read(e, name, indices, place)
             case Apply(op, args):
                 found = [self._value(x, place) for x in args]
-                return self._computed(_opcode(op), e, found, place, _LONG.get(_cost(op), "plain"))
+                return self._computed(_opcode(op), e, found, place, LONG.get(_cost(op), "plain"))
             case Select():
                 found = [self._value(x, place) for x in (e.cond, e.then, e.other)]
                 return self._computed("select", e, found, place, "plain")
@@ -461,7 +422,7 @@ class _Walk:
                 for producer in x.nodes:
                     self.graph.edge(producer, node)
         else:
-            node = self.graph._numbers[opcode, (place.node, alike)]
+            node = self.graph.known(opcode, (place.node, alike))
         return _Value((node,), depth, self._number((key, place.node)))
 
     def _read(self, e: Read, name: str, indices: tuple[Index, ...], place: _Place) -> _Value:
@@ -502,7 +463,7 @@ class _Walk:
             node = self._inside(opcode, alike, place, place.at(depth), features)
             self._count_access(opcode, strides, bool(data), place, depth)
         else:
-            node = self.graph._numbers[opcode, (place.node, alike)]
+            node = self.graph.known(opcode, (place.node, alike))
         for x in data:
             for producer in x.nodes:
                 self.graph.edge(producer, node)
@@ -641,7 +602,7 @@ def kind_of_update(n: Store | Update) -> str:
 
 
 def _opcode(op: str) -> str:
-    return f"op.{op}" if op in _OPERATIONS else f"op of {_cost(op).value} work"
+    return f"op.{op}" if op in OPERATIONS else f"op of {_cost(op).value} work"
 
 
 def _cost(op: str) -> Cost:

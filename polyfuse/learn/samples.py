@@ -25,9 +25,12 @@ import numpy.typing as npt
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.learn.features import FEATURES_VERSION, KERNEL_FEATURES, NODE_FEATURES, OPCODES, KernelGraph
+from polyfuse.learn.gpu_features import GPU_FEATURES_VERSION, GPU_KERNEL_FEATURES
 
 SCHEMA = 1
 VARIANTS, PLANS = 0, 1
+# What kinds of device have: the version of their features, and those of a kernel.
+KINDS = {"cpu": (FEATURES_VERSION, KERNEL_FEATURES), "gpu": (GPU_FEATURES_VERSION, GPU_KERNEL_FEATURES)}
 FAMILIES = ("workload", "stdlib", "operator", "model", "random")
 
 # What each sample has, in order of the columns, with its type.
@@ -43,7 +46,6 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "projected": np.float64,
 }
 Array = npt.NDArray[Any]
-_FEATURES = ([*OPCODES], [*NODE_FEATURES], [*KERNEL_FEATURES])
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Samples:
     sample_graph: Array
     graphs: list[KernelGraph]
     about: dict[str, Any] = field(default_factory=dict)
+    kind: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -115,10 +118,11 @@ class Samples:
         data |= {"sample_graph": self.sample_graph.astype(np.int32)}
         head = {
             "schema": SCHEMA,
-            "features": FEATURES_VERSION,
+            "kind": self.kind,
+            "features": KINDS[self.kind][0],
             "opcodes": OPCODES,
             "node_features": NODE_FEATURES,
-            "kernel_features": KERNEL_FEATURES,
+            "kernel_features": KINDS[self.kind][1],
             "programs": self.programs,
             "families": self.families,
             "labels": self.labels,
@@ -126,7 +130,7 @@ class Samples:
         }
         data["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         made = io.BytesIO()
-        np.savez(made, allow_pickle=False, **data, **_packed(self.graphs))
+        np.savez(made, allow_pickle=False, **data, **_packed(self.graphs, len(KINDS[self.kind][1])))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(lzma.compress(made.getvalue(), preset=6))
 
@@ -137,17 +141,25 @@ def load(file: Path) -> Samples:
         with np.load(io.BytesIO(lzma.decompress(file.read_bytes())), allow_pickle=False) as data:
             found = {name: data[name] for name in data.files}
         head = json.loads(found.pop("head").tobytes())
+        kind = head.get("kind", "cpu")
         schema, version = head["schema"], head["features"]
-        known = (head["opcodes"], head["node_features"], head["kernel_features"])
     except OSError as e:
         raise _unusable(file, f"cannot be read: {e.strerror or e}") from None
     except (lzma.LZMAError, EOFError, ValueError, KeyError):
         raise _unusable(file, "has no samples") from None
-    if (schema, version) != (SCHEMA, FEATURES_VERSION) or known != _FEATURES:
-        raise _unusable(file, f"has version {schema}.{version}, this is {SCHEMA}.{FEATURES_VERSION}")
+    if (schema, version) != (SCHEMA, KINDS[kind][0]) or not _are_known(head):
+        raise _unusable(file, f"has version {schema}.{version}, this is {SCHEMA}.{KINDS[kind][0]}")
     names = {name: head[name] for name in ("programs", "families", "labels")}
     own = {name: found[name] for name in (*COLUMNS, "sample_start", "sample_graph")}
-    return Samples(**names, **own, graphs=_unpacked(found), about=head["about"])
+    return Samples(**names, **own, graphs=_unpacked(found), about=head["about"], kind=kind)
+
+
+def _are_known(head: Mapping[str, Any]) -> bool:
+    """Are the features of a file those of this version? Newer opcodes come last."""
+    of_kernels = KINDS[head.get("kind", "cpu")][1]
+    named = zip(("node_features", "kernel_features"), (NODE_FEATURES, of_kernels), strict=True)
+    own = head["opcodes"]
+    return list(OPCODES[: len(own)]) == own and all(head[n] == list(names) for n, names in named)
 
 
 def _unusable(file: Path, why: str) -> ArgumentError:
@@ -155,7 +167,9 @@ def _unusable(file: Path, why: str) -> ArgumentError:
     return ArgumentError(f"{file} {why}", code="PF770", hint=hint)
 
 
-def collected(samples: Iterable[Sample], about: Mapping[str, Any] | None = None) -> Samples:
+def collected(
+    samples: Iterable[Sample], about: Mapping[str, Any] | None = None, kind: str = "cpu"
+) -> Samples:
     """Samples together; of those of one program, task and label the first one counts."""
     tables = _Numbers(), _Numbers(list(FAMILIES)), _Numbers(), _Numbers(), _Numbers()
     programs, families, labels, groups, keys = tables
@@ -175,7 +189,7 @@ def collected(samples: Iterable[Sample], about: Mapping[str, Any] | None = None)
                 graphs.append(g)
             steps[-1].append(number)
     columns = zip(*rows.values(), strict=True) if rows else ([] for _ in COLUMNS)
-    own = {n: np.array(list(c), kind) for (n, kind), c in zip(COLUMNS.items(), columns, strict=True)}
+    own = {n: np.array(list(c), t) for (n, t), c in zip(COLUMNS.items(), columns, strict=True)}
     return Samples(
         programs.names,
         families.names,
@@ -185,6 +199,7 @@ def collected(samples: Iterable[Sample], about: Mapping[str, Any] | None = None)
         sample_graph=np.array([k for each in steps for k in each], np.int32),
         graphs=graphs,
         about=dict(about or {}),
+        kind=kind,
     )
 
 
@@ -195,7 +210,10 @@ def merge(several: Sequence[Samples]) -> Samples:
         for name, value in x.about.items():
             adds = isinstance(value, int) and not isinstance(value, bool) and name in ADDED
             about[name] = about.get(name, 0) + value if adds else value
-    return collected((x.sample(k) for x in several for k in range(len(x))), about)
+    kinds = {x.kind for x in several} or {"cpu"}
+    if len(kinds) > 1:
+        raise ValueError(f"samples of {' and '.join(sorted(kinds))} do not belong together")
+    return collected((x.sample(k) for x in several for k in range(len(x))), about, kinds.pop())
 
 
 ADDED = ("made", "timed", "noisy", "failed")
@@ -221,8 +239,8 @@ class _Numbers:
 # Nodes of all graphs one after the other, a feature at a time: values alike lie together, which compresses.
 
 
-def _packed(graphs: Sequence[KernelGraph]) -> dict[str, Array]:
-    width, kernel = len(NODE_FEATURES), len(KERNEL_FEATURES)
+def _packed(graphs: Sequence[KernelGraph], kernel: int) -> dict[str, Array]:
+    width = len(NODE_FEATURES)
     nodes = np.concatenate([np.zeros((0, width), np.float32), *(g.nodes for g in graphs)])
     edges = np.concatenate([np.zeros((2, 0), np.int32), *(g.edges for g in graphs)], axis=1)
     return {

@@ -90,7 +90,7 @@ def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
 
 def test_samples_of_other_features_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collected([sample()]).save(tmp_path / "s.xz")
-    monkeypatch.setattr("polyfuse.learn.samples.FEATURES_VERSION", 999)
+    monkeypatch.setattr("polyfuse.learn.samples.KINDS", {"cpu": (999, KERNEL_FEATURES)})
     with pytest.raises(ArgumentError, match="version"):
         load(tmp_path / "s.xz")
 
