@@ -1,6 +1,6 @@
 """Samples of a GPU for the learned cost model: `python -m benchmarks.learn_gpu RESULTS [--device NAME]`.
 
-`make gpu ARGS="--parts plans"` times the plans of all cases of `benchmarks.gpu_cases` on a GPU and keeps each
+`make gpu ARGS="--part plans"` times the plans of all cases of `benchmarks.gpu_cases` on a GPU and keeps each
 turn (`gpu.part_plans`).  This makes samples of its `results.json`: kernels are made again, without a device,
 and their features are those of the GPU of the tables.
 """
