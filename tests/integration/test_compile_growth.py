@@ -79,6 +79,7 @@ def calls(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.machine("zen3")
+@pytest.mark.thin(2)
 def test_work_grows_hardly_faster_than_the_program(name: str) -> None:
     family = FAMILIES[name]
 

@@ -42,7 +42,7 @@ def close(a: Evaluated, b: Evaluated) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.thin(4)
-@pytest.mark.parametrize("group", thinned(range(4), 2))
+@pytest.mark.parametrize("group", thinned(range(4), 4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_orders_of_axes(kind: str, group: int) -> None:
     seeds = range(group * TOGETHER + 500, (group + 1) * TOGETHER + 500)

@@ -93,7 +93,7 @@ def program(chains: Sequence[tuple[str, ...]], seed: int) -> tuple[list[tuple[st
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("options", ARGUMENTS, ids=str)
-@pytest.mark.parametrize("source", thinned(TYPES, 3))
+@pytest.mark.parametrize("source", thinned(TYPES, 6))
 def test_two_casts_of_each_type_are_exact(source: str, options: dict[str, Any]) -> None:
     chains, call = program([(source, *pair) for pair in PAIRS], TYPES.index(source))
     check(chains, call, **options)

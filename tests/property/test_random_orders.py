@@ -89,7 +89,7 @@ def test_positions_are_those_of_numpy_in_many(seed: int) -> None:
     check(seed, TARGETS if seed % 3 == 0 else ["interpret"])
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("length", [17, 32, 50, 64])
 @pytest.mark.parametrize("name", ["arglargest", "argsmallest"])
 def test_long_rows_are_merged_from_runs(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_long_rows_are_merged_from_runs(name: str, length: int, monkeypatch: pyt
         np.testing.assert_array_equal(y, in_order(x, name == "arglargest"), err_msg=target)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 @pytest.mark.parametrize(("first", "length", "places"), [(0, 16, 4), (0, 21, 5), (3, 17, 3), (5, 23, 4)])
 def test_extremes_of_groups_give_the_first_places(

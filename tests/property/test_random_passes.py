@@ -99,7 +99,7 @@ def test_many_agree_without_some_passes(source: str, group: int) -> None:
 
 
 # Of each kind a program; which of two, and on what, follows from the pass.
-@pytest.mark.parametrize("k", thinned(range(len(OPTIONAL)), 12))
+@pytest.mark.parametrize("k", thinned(range(len(OPTIONAL)), 20))
 def test_programs_agree_without_one_pass(k: int) -> None:
     name = OPTIONAL[k]
     calls = [call_of(s, 7 + k % 2) for s in SOURCES]

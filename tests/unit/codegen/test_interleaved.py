@@ -55,6 +55,7 @@ LENGTHS = (0, 1, 2, 3, 4, 8, 12, 16, 33, 64)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.thin(2)
 def test_elements_in_turn_are_right(dtype: str) -> None:
     calls = [
         call_of(name, NAMES[name].replace("f32", dtype), ("x",), T=(5, 1, 0, 37)[k % 4], S=3, D=d)

@@ -83,6 +83,7 @@ def text_of(right: str, dtype: str) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64", "bf16", "i8"])
+@pytest.mark.thin(2)
 def test_results_agree_with_the_reference(dtype: str) -> None:
     """Of rows that are shorter than a vector and longer ones, which begin anywhere in memory."""
     shapes = SHAPES if dtype == "f32" else SHAPES[-3:]

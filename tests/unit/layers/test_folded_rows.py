@@ -54,6 +54,7 @@ LENGTHS = (1, 2, 7, 24, 33, 64)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.thin(2)
 def test_rows_of_all_lengths_are_right(dtype: str) -> None:
     calls = [
         call_of(name, NAMES[name].replace("f32", dtype), ("x",), T=(5, 1, 0, 67)[(k + k // 8) % 4], D=d)

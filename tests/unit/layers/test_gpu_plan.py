@@ -100,6 +100,7 @@ WISHES = [
 
 @pytest.mark.parametrize("plan", WISHES, ids=str)
 @pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.thin(2)
 def test_all_plans_agree(text: str, plan: GpuPlan) -> None:
     rng = np.random.default_rng(0)
     for rows, columns in ((37, 70), (260, 33), (1, 129)):

@@ -105,6 +105,7 @@ SIZES = (
 
 
 @pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.thin(2)
 def test_agrees_with_the_program_as_written(sizes: dict[str, int]) -> None:
     names = [n for n in OPERATORS if n != "two" or sizes["G"] == 7]
     check_everywhere([call(n, **({**sizes, "G": 16, "C": 16} if n == "two" else sizes)) for n in names])
