@@ -294,4 +294,4 @@ assert unbound.memory < found.memory / 50
 # A model answers such questions before anybody builds the machine. For the one in front of you a measurement
 # is better, if it is cheap: `pf.compile(source, tune="measure")` projects the variants of an operator,
 # compiles the likely ones, runs them in a process of their own, and keeps the fastest
-# ([tuning](../howto/tuning.md)).
+# ([tuning](../reference/tuning.md)).

@@ -2,7 +2,7 @@
 
     ```python     runs, all blocks of a page in one namespace
     ```console    commands after `$ `, each followed by what it prints
-    ```pf, ```c   is written to a file, if its first line is a comment that names one: `# softmax.pf`, `// main.c`
+    ```pf, ```c   is written to a file, if its first line is a comment that names one: `// main.c`
     ```           without a language, behind Python: what that printed, or the error that it ended with
     ```sh         is shown alone (installing, long runs)
 
@@ -52,16 +52,16 @@ def needs_peers(block: Block) -> bool:
     return block.language == "python" and PEERS.search(block.text) is not None
 
 
-def run(page: Path, found: list[Block], folder: Path) -> int:
-    """Runs blocks of a page in a folder; returns how many outputs were compared."""
+def run(page: Path, found: list[Block], folder: Path, *, outputs: bool = True) -> int:
+    """Runs blocks of a page in a folder; returns how many outputs were compared, if any are to be."""
     names: dict[str, Any] = {"__name__": "__main__"}
     compared = 0
     with contextlib.chdir(folder):
         for block, after in zip(found, [*found[1:], Block("end", "", 0)], strict=True):
-            where = f"{page.name}:{block.line}"
+            where, shown = f"{page.name}:{block.line}", outputs and after.language == ""
             if block.language == "python":
-                printed = _executed(block, names, page, shown=after.language == "")
-                if after.language == "":
+                printed = _executed(block, names, page, shown=shown)
+                if shown:
                     compared += _compare(where, after.text, printed)
             elif block.language == "console":
                 compared += _console(where, block.text, folder)
