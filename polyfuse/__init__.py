@@ -20,6 +20,7 @@ _WHERE = {
     "parse": "polyfuse.api",
     "compile": "polyfuse.api",
     "compare": "polyfuse.api",
+    "schedule": "polyfuse.api",
     "op": "polyfuse.api",
     "grad": "polyfuse.api",
     "Gradients": "polyfuse.api",
@@ -30,6 +31,7 @@ _WHERE = {
     "Operator": "polyfuse.api",
     "Specialized": "polyfuse.api",
     "Scheduled": "polyfuse.api",
+    "Schedule": "polyfuse.driver.by_hand",
     "Kernels": "polyfuse.api",
     "Executable": "polyfuse.api",
     "PolyfuseWarning": "polyfuse.api",
@@ -73,6 +75,7 @@ __all__ = [
     "PolyfuseWarning",
     "Program",
     "ProgramBuilder",
+    "Schedule",
     "ScheduleError",
     "Scheduled",
     "Specialized",
@@ -87,6 +90,7 @@ __all__ = [
     "op",
     "open",
     "parse",
+    "schedule",
     "stdlib",
 ]
 
@@ -106,6 +110,7 @@ if TYPE_CHECKING:
         grad,
         op,
         parse,
+        schedule,
     )
     from polyfuse.builder import ProgramBuilder
     from polyfuse.decisions import Decision
@@ -119,6 +124,7 @@ if TYPE_CHECKING:
         ScheduleError,
         ToolchainError,
     )
+    from polyfuse.driver.by_hand import Schedule
     from polyfuse.driver.compiled import Compiled
     from polyfuse.driver.loaded import load
     from polyfuse.layers.clustering.clusters import Clustering

@@ -21,11 +21,12 @@ from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.checking import check_loaded, open_graph
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
+from polyfuse.driver.by_hand import Schedule, edited
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.kernel_stages import Executable, Kernels, compare, later_stage
 from polyfuse.driver.partitions import kernels_by, micro_text, passes_of
 from polyfuse.driver.pipeline import fixed_graph
-from polyfuse.driver.stages import Scheduled, Specialized
+from polyfuse.driver.stages import Origin, Scheduled, Specialized
 from polyfuse.driver.targets import require_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given, with_defaults
 from polyfuse.frontend_dsl.semantics.check import check_program
@@ -260,7 +261,8 @@ class Operator:
         check_given(self.name, graph.sizes, sizes)
         known = with_defaults(graph, sizes)
         check_constraints(graph, known)
-        return Specialized(graph, fixed_graph(graph, known))
+        origin = Origin(self.program.programs, self.signature, tuple(known.items()))
+        return Specialized(graph, fixed_graph(graph, known), origin=origin)
 
 
 def compile(
@@ -330,6 +332,53 @@ def compile(
         options=settings,
         wish=wish,
     )
+
+
+def schedule(
+    program: Program | Operator | Specialized | Scheduled | str | os.PathLike[str],
+    op: str | None = None,
+    *,
+    fusion: LoopFusion | None = None,
+    dtypes: Mapping[str, DType | str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    **sizes: int,
+) -> Schedule:
+    """A schedule to be edited by hand, each step proved legal (`Schedule` has the primitives).
+
+    It begins without fusion: every statement in loops of its own.
+
+    Parameters
+    ----------
+    program
+        What `compile` takes, or a stage: `Specialized`, or `Scheduled` to go on from its schedule.
+    op
+        The operator's name; the last one if it is not given.
+    fusion
+        ``pf.LoopFusion()`` begins with the schedule that layer I finds.
+    dtypes, ranks
+        Of generics, as of `Operator.specialize`.
+    sizes
+        Those that are known, by name. Others stay open: steps are proved for all their values.
+
+    Examples
+    --------
+    >>> s = pf.schedule("stdlib:softmax", B=64, H=128)
+    >>> s.history
+    ()
+
+    Raises
+    ------
+    ScheduleError
+        PF513 for sizes that must be known.
+    ArgumentError
+        PF411, PF412 for an operator or a size that there is not.
+    """
+    if isinstance(program, Scheduled | Specialized):
+        stage = program.schedule() if isinstance(program, Specialized) else program
+    else:
+        stage = _operator(program, op).specialize(dtypes, ranks, **sizes).schedule()
+    found = edited(stage)
+    return found if fusion is None else found.apply(fusion)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Each is immutable; a method exists only where it is legal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from polyfuse.decisions import Decision
@@ -16,11 +16,13 @@ from polyfuse.driver.kernel_stages import Kernels, applied, later_stage
 from polyfuse.driver.lowering import Passes, launches
 from polyfuse.driver.pipeline import Built, clustering_of, fixed_graph, must_report
 from polyfuse.driver.targets import knobs_for, mapped_for, resolve_target
+from polyfuse.frontend_dsl.semantics.signature import Signature
+from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir.schedule_tree import ScheduledGraph, Tree
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering, cut_off
 from polyfuse.layers.fusion.explain import explain_pair
-from polyfuse.layers.fusion.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.fusion.loop_fusion import LoopFusion, identity_schedule, proved
 from polyfuse.layers.graph.cleanup.run import cleaned
 from polyfuse.layers.graph.inline import cache_read, inlinable, inline
 from polyfuse.layers.graph.one_pass.online import online_forms
@@ -36,12 +38,22 @@ from polyfuse.visualize.schedule import before_after_svg, tree_svg
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The operator that a stage is of, and the sizes that were given."""
+
+    programs: tuple[ast.Program, ...]
+    signature: Signature
+    sizes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Specialized:
     """An operator whose generics, and some or all sizes, are known."""
 
     open_graph: TensorGraph
     graph: TensorGraph
     decisions: tuple[Decision, ...] = ()
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def clusters(
         self,
@@ -65,7 +77,7 @@ class Specialized:
         )
         graph = prepared(self.graph, cx)
         pieces = cut_off(graph, cut.clusters(graph, found, machine, core=knobs.core))
-        return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
+        return tuple(replace(self, graph=g, decisions=tuple(found), origin=None) for g in pieces)
 
     def clean(self) -> Specialized:
         """The operator without what it need not compute: constants folded, exact identities applied, equal
@@ -135,10 +147,12 @@ class Scheduled:
         return applied(layer, self, "schedules", "use LoopFusion()")
 
     def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
-        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal."""
-        if check:
-            require_legal(self.graph, tree)
-        return replace(self, ir=replace(self.ir, tree=tree))
+        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal.
+
+        Which loops may run in parallel, and which bands are permutable, is computed from the dependences.
+        Without `check` the tree is taken as it is.
+        """
+        return replace(self, ir=replace(self.ir, tree=proved(self.graph, tree) if check else tree))
 
     def inline(self, tensor: str) -> Scheduled:
         """Rematerialise a temporary: its readers recompute it. The schedule starts anew, without fusion.

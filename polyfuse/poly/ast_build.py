@@ -41,8 +41,9 @@ _LOGIC: dict[object, str] = {
 MOST_SEPARATED = 12
 
 
-def build_loops(model: PolyModel, tree: Tree) -> Block:
-    """The loops that run the tree's instances in its order, each exactly once."""
+def build_loops(model: PolyModel, tree: Tree, separate: bool = True) -> Block:
+    """The loops that run the tree's instances in its order, each exactly once; `separate`: without conditions,
+    where that does not take too many loops."""
     names = statements(tree)
     model, tree, anchors = _anchored(model, tree)
     depth = max(len(_members(tree, n)) for n in names)
@@ -50,7 +51,7 @@ def build_loops(model: PolyModel, tree: Tree) -> Block:
     for k in range(depth):
         iterators = iterators.add(isl.Id.read_from_str(model.context, f"c{k}"))
     build = isl.AstBuild.from_context(model.assumptions).set_iterators(iterators)
-    node = build.node_from_schedule(to_isl(model, tree, separate=len(names) <= MOST_SEPARATED))
+    node = build.node_from_schedule(to_isl(model, tree, separate=separate and len(names) <= MOST_SEPARATED))
     block = _Shared(model, tree).block(_Converter(tree, anchors).block(node, 0), frozenset())
     return _one_loop(block) if anchors else block
 
@@ -323,3 +324,9 @@ def loops_of(graph: TensorGraph, tree: Tree) -> Block:
     """
     with isl_lock:
         return build_loops(build_model(graph), tree)
+
+
+def loops_as_scheduled(graph: TensorGraph, tree: Tree) -> Block:
+    """One loop for each of the tree, with conditions where its statements have different ranges."""
+    with isl_lock:
+        return build_loops(build_model(graph), tree, separate=False)

@@ -21,7 +21,7 @@ from polyfuse.layers.fusion.rematerialise import rematerialise
 from polyfuse.layers.graph.domains import split_index_sets
 from polyfuse.layers.graph.inline import cache_read, decompose_argmax, inline_views
 from polyfuse.layers.graph.reindex.collapse import collapse
-from polyfuse.poly.legality.schedules import Legal, Verdict, check_schedule
+from polyfuse.poly.legality.schedules import Legal, Verdict, check_schedule, mark_bands
 from polyfuse.poly.model.domains import build_model, fixed_sizes_needed
 from polyfuse.poly.model.isl_bridge import isl_lock
 from polyfuse.poly.scheduling.axes import find_axes
@@ -180,3 +180,16 @@ def require_legal(graph: TensorGraph, tree: Tree) -> Verdict:
     if isinstance(verdict, Legal):
         return verdict
     raise ScheduleError([verdict.diagnostic])
+
+
+def proved(graph: TensorGraph, tree: Tree) -> Tree:
+    """A tree that was made by hand, with the loops that may run in parallel and the bands that are permutable
+    marked: both follow from dependences. Raises ScheduleError with the witness if the tree is illegal.
+
+    Where isl needs the values of sizes first, the marks stay as they are.
+    """
+    require_legal(graph, tree)
+    if fixed_sizes_needed(graph):
+        return tree
+    with isl_lock:
+        return mark_bands(build_model(graph), tree)

@@ -30,7 +30,7 @@ from polyfuse.layers.graph.domains import sums_windows
 from polyfuse.layers.graph.fission import FEWEST_AGAIN
 from polyfuse.layers.graph.inline import inlinable, inline
 from polyfuse.layers.mapping.loop_order import walked
-from polyfuse.layers.mapping.nests import has_band, volume
+from polyfuse.layers.mapping.nests import has_band, side_by_side, volume
 from polyfuse.layers.stitching.figures import Figures
 from polyfuse.layers.stitching.group import Group, group_of
 from polyfuse.layers.stitching.schemes import dominants
@@ -223,6 +223,20 @@ class Stitching:
             )
             refused[tensor] = Decision("recompute", tensor, False, why)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class AsWritten(Stitching):
+    """Kernels of the nests of a schedule as they were made by hand: one for each, nothing else joined."""
+
+    tree: Tree | None = None
+
+    def run(
+        self, graph: TensorGraph, nests: list[Tree], target: Target | int, decisions: list[Decision]
+    ) -> tuple[TensorGraph, list[Tree]]:
+        """The nests of the tree, in place of the phases that they are cut into."""
+        assert self.tree is not None
+        return graph, side_by_side(self.tree)
 
 
 class Stitcher:

@@ -17,7 +17,18 @@ import islpy as isl
 
 from polyfuse.diagnostics import Diagnostic
 from polyfuse.ir.index_expr import IndexExpr
-from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, members_of, path, statements
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Coordinate,
+    Leaf,
+    Member,
+    Sequence,
+    Tree,
+    map_members,
+    members_of,
+    path,
+    statements,
+)
 from polyfuse.poly.model.dependences import ordering, reduction_self
 from polyfuse.poly.model.domains import Access, PolyModel
 from polyfuse.poly.model.isl_bridge import index_text, params_prefix, size_id
@@ -26,6 +37,7 @@ from polyfuse.poly.scheduling.tree_convert import (
     schedule_map,
     to_isl,
     with_one_value,
+    with_smaller_value,
     with_two_values,
 )
 from polyfuse.source import Span
@@ -216,6 +228,37 @@ def mark_coincident(model: PolyModel, tree: Tree) -> Tree:
     """The tree with every `coincident` flag as `parallel` proves it."""
     order = ordering(model)
     return map_members(tree, lambda m: replace(m, coincident=bool(parallel(model, tree, m, order))))
+
+
+def mark_bands(model: PolyModel, tree: Tree) -> Tree:
+    """The tree with what dependences say of each band: which of its loops are coincident, and whether they
+    are permutable (no dependence inside the loops around goes back along any of them). Bands right inside
+    of each other whose loops are permutable together are one."""
+    return _permutable(model, mark_coincident(model, tree), ordering(model))
+
+
+def _permutable(model: PolyModel, tree: Tree, around: isl.UnionMap) -> Tree:
+    """`around`: the dependences inside one iteration of the loops outside."""
+    match tree:
+        case Leaf():
+            return tree
+        case Sequence(children):
+            return Sequence(tuple(_permutable(model, c, around) for c in children))
+        case Band(members, child):
+            domain = model.domain(sorted(statements(tree)))
+            inside = around.intersect_domain(domain).intersect_range(domain)
+            together = forward(model, members, inside)
+            while together and isinstance(child, Band) and forward(model, child.members, inside):
+                members, child = members + child.members, child.child
+            for m in members:
+                inside = with_one_value(model, inside, m, m)
+            return Band(members, _permutable(model, child, inside), together)
+
+
+def forward(model: PolyModel, members: tuple[Member, ...], pairs: isl.UnionMap) -> bool:
+    """Has no pair of instances a smaller value of one of the loops at the second than at the first?"""
+    back = (with_smaller_value(model, pairs, m).intersect_params(model.assumptions) for m in members)
+    return all(b.is_empty() for b in back)
 
 
 def races(model: PolyModel, tree: Tree, member: Member, atomic: frozenset[str] = frozenset()) -> Verdict:

@@ -64,6 +64,31 @@ def with_two_values(model: PolyModel, pairs: isl.UnionMap, a: Member, b: Member)
     return model.union_map(m.subtract(same) for m, same in _with_values(model, pairs, a, b))
 
 
+def with_smaller_value(model: PolyModel, pairs: isl.UnionMap, m: Member) -> isl.UnionMap:
+    """The pairs of which a loop has a smaller value at the second instance than at the first."""
+    maps = pairs.get_map_list()
+    found = []
+    for k in range(maps.n_map()):
+        each = maps.get_at(k)
+        here, there = (
+            (each.get_tuple_name(end) or "").removeprefix("S_") for end in (isl.dim_type.in_, isl.dim_type.out)
+        )
+        before, after = (value_map(model, n, m.of(n)) for n in (here, there))
+        found.append(each.intersect(before.lex_gt_map(after)))
+    return model.union_map(found)
+
+
+def lag(model: PolyModel, pairs: isl.UnionMap, m: Member) -> int | None:
+    """By how much the value of a loop at a first instance exceeds that at the second, at most; None where
+    that is not known. Without pairs 0."""
+    values = member_map(model, m)
+    found = pairs.intersect_params(model.assumptions).apply_domain(values).apply_range(values)
+    if found.is_empty():
+        return 0
+    least = isl.Map.from_union_map(found).deltas().dim_min_val(0)
+    return -int(least.to_python()) if least.is_int() else None
+
+
 def _with_values(
     model: PolyModel, pairs: isl.UnionMap, a: Member, b: Member
 ) -> Iterator[tuple[isl.Map, isl.Map]]:

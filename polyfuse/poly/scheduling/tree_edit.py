@@ -3,7 +3,7 @@
 A loop is addressed by its name, ``"h"``, where the tree has one such loop, else by a statement below it
 and its name, ``"y.h"``; the children of a sequence by any statement in them.  Every function returns a
 new tree; `poly.legality.schedules` judges it.  A `coincident` flag is kept where it still follows and dropped
-otherwise: `legality.mark_coincident` proves it anew.
+otherwise: `legality.mark_bands` proves it anew.
 
 Errors (ScheduleError): PF520 no such loop or statement, PF521 the address fits several loops,
 PF522 the change does not fit the tree at this place, PF523 wrong order or factor.
@@ -26,6 +26,7 @@ from polyfuse.ir.schedule_tree import (
     Tree,
     band,
     map_members,
+    path,
     sequence,
     statements,
 )
@@ -57,7 +58,7 @@ def interchange(tree: Tree, at: str, order: Names[str]) -> Tree:
 
 
 def tile(tree: Tree, at: Names[str], factors: Names[int]) -> Tree:
-    """Split loops of one band; the loops over tiles come first, then those inside a tile.
+    """Split loops of a perfect nest; the loops over tiles come first, then those inside a tile.
 
     ``tile(t, ("i", "j"), (4, 8))``::
 
@@ -70,22 +71,31 @@ def tile(tree: Tree, at: Names[str], factors: Names[int]) -> Tree:
     chosen = [_find(tree, n) for n in at]
 
     def change(b: Band) -> Tree:
-        place = {id(m): k for k, m in enumerate(b.members)}
+        nest, child, _ = _nest(b)
+        place = {id(m): k for k, m in enumerate(nest)}
         if any(id(m) not in place for m in chosen):
-            raise _error("PF522", f"the loops {', '.join(at)} are not in one band")
+            raise _error("PF522", f"the loops {', '.join(at)} are not in one perfect nest")
         factor = {place[id(m)]: f for m, f in zip(chosen, factors, strict=True)}
         outer: list[Derived] = [
-            (replace(_mapped(b.members[k], "//", f), name=f"{b.members[k].name}_tile"), k, False)
+            (replace(_mapped(nest[k], "//", f), name=_tile_name(tree, nest[k])), k, False)
             for k, f in factor.items()
         ]
         inner: list[Derived] = [
-            (_mapped(m, "%", factor[k]) if k in factor else m, k, True) for k, m in enumerate(b.members)
+            (_mapped(m, "%", factor[k]) if k in factor else m, k, True) for k, m in enumerate(nest)
         ]
         first = min(factor)
-        members = _flagged(b.members, [*inner[:first], *outer, *inner[first:]])
-        return Band(members, b.child, all(m.coincident for m in members))
+        members = _flagged(nest, [*inner[:first], *outer, *inner[first:]])
+        return Band(members, child, all(m.coincident for m in members))
 
-    return _at_band(tree, chosen[0], change)
+    return _at_band(tree, chosen[0], change, whole_nest=True)
+
+
+def _tile_name(tree: Tree, m: Member) -> str:
+    """A name that no loop around the same statements has."""
+    near = dict(m.exprs).keys()
+    taken = {x.name for x in loops(tree) if not near.isdisjoint(dict(x.exprs))}
+    name = f"{m.name}_tile"
+    return next(n for k in itertools.count(1) if (n := name if k == 1 else f"{name}{k}") not in taken)
 
 
 def split(tree: Tree, at: str, factor: int) -> Tree:
@@ -96,8 +106,9 @@ def split(tree: Tree, at: str, factor: int) -> Tree:
     return tile(tree, (at,), (factor,))
 
 
-def fuse(tree: Tree, first: str, second: str) -> Tree:
-    """Run two neighbours in a sequence in common loops: those at their head that have the same names.
+def fuse(tree: Tree, first: str, second: str, at: str | None = None) -> Tree:
+    """Run two neighbours in a sequence in common loops: those at their head that have the same names, down to
+    the loop `at` if one is named.
 
     ``fuse(t, "a", "b")``::
 
@@ -114,6 +125,11 @@ def fuse(tree: Tree, first: str, second: str) -> Tree:
         common = _common_loops(a, b)
         if not (isinstance(a, Band) and isinstance(b, Band) and common):
             raise _error("PF522", f"'{first}' and '{second}' have no loops of the same names to share")
+        if at is not None:
+            heads = [m.name for m in a.members[:common]]
+            if at not in heads:
+                raise _error("PF522", f"'{first}' and '{second}' can share {', '.join(heads)}, not '{at}'")
+            common = heads.index(at) + 1
         rest = [band(list(x.members[common:]), x.child, x.permutable) for x in (a, b)]
         shared = [
             replace(m, exprs=tuple(sorted(m.exprs + o.exprs, key=lambda row: row[0])), coincident=False)
@@ -173,6 +189,36 @@ def shift(tree: Tree, at: str, statement: str, by: IndexLike) -> Tree:
     return _at_band(tree, target, on_band)
 
 
+def skew(tree: Tree, at: str, by: str, factor: int = 1) -> Tree:
+    """Start a loop `factor` iterations later in each iteration of another loop around it.
+
+    ``skew(t, "i", "t")``:  ``band t: a->t, i: a->i``  ->  ``band t: a->t, i: a->i + t``
+    """
+    target = _find(tree, at)
+    names = [n for n, _ in target.exprs]
+    outside = {n: _around(tree, n, target) for n in names}
+    common = [m for m in outside[names[0]] if all(m in found for found in outside.values())]
+    found = next((m for m in common if m.name == by.rpartition(".")[2]), None)
+    if found is None:
+        there = ", ".join(m.name for m in common)
+        raise _error("PF522", f"loop '{by}' is not around loop '{target.name}'; there are: {there or 'none'}")
+    if factor == 0:
+        raise _error("PF523", f"loop {target.name} cannot be skewed by 0")
+
+    def change(m: Member) -> Member:
+        steps = {s: binary("*", e, abs(factor)) for s, e in found.exprs}
+        rows = ((s, binary("+" if factor > 0 else "-", e, steps[s])) for s, e in m.exprs)
+        return replace(m, exprs=tuple(rows))
+
+    return _at_member(tree, target, change)
+
+
+def _around(tree: Tree, statement: str, target: Member) -> list[Member]:
+    """The loops of a statement that are around another loop of it."""
+    along = (m for m in path(tree, statement) if isinstance(m, Member))
+    return list(itertools.takewhile(_is_not(target), along))
+
+
 def reverse(tree: Tree, at: str) -> Tree:
     """Run a loop backwards.
 
@@ -183,6 +229,19 @@ def reverse(tree: Tree, at: str) -> Tree:
         return replace(m, exprs=tuple((s, binary("-", 0, e)) for s, e in m.exprs))
 
     return _at_member(tree, _find(tree, at), change)
+
+
+def rename(tree: Tree, at: str, name: str) -> Tree:
+    """Give a loop another name, so that `fuse` finds it."""
+    target = _find(tree, at)
+    near = dict(target.exprs).keys()
+    if any(m.name == name and not near.isdisjoint(dict(m.exprs)) for m in loops(tree)):
+        raise _error("PF521", f"there is a loop '{name}' around the same statements")
+
+    def on_band(b: Band) -> Tree:
+        return replace(b, members=tuple(replace(m, name=name) if m is target else m for m in b.members))
+
+    return _at_band(tree, target, on_band)
 
 
 def move(tree: Tree, statement: str, *, before: str | None = None, after: str | None = None) -> Tree:
@@ -236,6 +295,30 @@ def loops(tree: Tree) -> list[Member]:
             return [m for c in children for m in loops(c)]
         case Band(members, child):
             return [*members, *loops(child)]
+
+
+def apart(tree: Tree, statement: str, other: str) -> tuple[str, ...]:
+    """The statements that are together with one where the tree parts it from another."""
+    match tree:
+        case Band(_, child):
+            return apart(child, statement, other)
+        case Sequence(children):
+            inside = next(c for c in children if statement in statements(c))
+            return apart(inside, statement, other) if other in statements(inside) else statements(inside)
+        case Leaf():
+            raise AssertionError("one leaf holds no two statements")
+
+
+def nest_of(tree: Tree, at: str) -> list[str]:
+    """The names of the loops of the perfect nest that a loop is in, outermost first."""
+    found: list[str] = []
+
+    def note(b: Band) -> Tree:
+        found.extend(m.name for m in _nest(b)[0])
+        return b
+
+    _at_band(tree, _find(tree, at), note, whole_nest=True)
+    return found
 
 
 def _find(tree: Tree, at: str) -> Member:

@@ -101,7 +101,7 @@ def test_move_and_reorder() -> None:
         (lambda t: tree_edit.shift(t, "sm.h", "y", 1), "PF520", "no statement 'y' under loop h"),
         (lambda t: tree_edit.interchange(t, "t", ("t", "h")), "PF523", "no order of the loops t"),
         (lambda t: tree_edit.tile(t, ("t",), (0,)), "PF523", "by 0"),
-        (lambda t: tree_edit.tile(t, ("t", "sm.h"), (2, 2)), "PF522", "not in one band"),
+        (lambda t: tree_edit.tile(t, ("t", "sm.h"), (2, 2)), "PF522", "not in one perfect nest"),
         (lambda t: tree_edit.fuse(t, "sm", "ce"), "PF522", "right after"),
         (lambda t: tree_edit.fuse(t, "sm", "mu"), "PF522", "no loops of the same names"),
         (lambda t: tree_edit.fuse(t, "sm", "sm"), "PF522", "twice"),

@@ -1,0 +1,350 @@
+"""Schedules that a person edits: one primitive after the other, each proved legal.
+
+    s = pf.schedule(program, "softmax", T=64, H=128)
+    s = s.fuse("m", "e", at="t")          # a new schedule; s is what it was
+    s = s.split("t", 8)
+    s.history                             # the steps
+    s.undo()                              # the schedule before the last one
+    y = s.compile()(x)
+
+Each step is judged by `poly.legality.schedules`, which knows nothing of the primitives.  A step that is
+refused raises a ScheduleError with a pair of statement instances that would run in the wrong order, and
+changes nothing.  Which loops may run in parallel is never said by hand: it follows from the dependences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError, ScheduleError
+from polyfuse.driver.kernel_stages import Kernels
+from polyfuse.driver.scheduled_function import ScheduledFunction
+from polyfuse.driver.stages import Scheduled
+from polyfuse.ir.schedule_tree import ScheduledGraph, Tree
+from polyfuse.ir.tensor_graph import Statement
+from polyfuse.layers.fusion import remedies
+from polyfuse.layers.fusion.loop_fusion import proved
+from polyfuse.layers.fusion.remedies import Remedy, call
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import AsWritten, Stitching
+from polyfuse.options import Options, TargetName
+from polyfuse.poly.ast_build import loops_as_scheduled
+from polyfuse.poly.model.domains import build_model, fixed_sizes_needed
+from polyfuse.poly.model.isl_bridge import isl_lock
+from polyfuse.poly.scheduling import tree_edit
+from polyfuse.poly.scheduling.tree_convert import to_isl
+from polyfuse.visualize.pseudo_code import pseudo_code
+
+if TYPE_CHECKING:
+    import islpy as isl
+
+_PROVED = "legal: every instance runs after those that it needs"
+
+
+@dataclass(frozen=True)
+class Schedule(Scheduled):
+    """A schedule that is edited by hand. `print(s)` shows its loops.
+
+    A loop is named as it is printed, ``"h"``, or by a statement below it where several loops have that name,
+    ``"y.h"``.  Every primitive gives a new schedule, and raises ScheduleError: PF537 with a witness where the
+    result would be illegal; PF520 to PF523 for a name that there is not, or a place that it does not fit.
+
+    Examples
+    --------
+    >>> s = pf.schedule("op f(x: f32[N]) -> (y: f32[N]) { a[i] = x[i] + 1.0  y[i] = a[i] * a[i] }", N=100)
+    >>> s = s.fuse("a", "y")
+    >>> print(s)
+    f: N = 100
+    for i in 0..100:  # parallel
+      a[i] = x[i] + 1.0
+      y[i] = a[i] * a[i]
+    """
+
+    before: Schedule | None = field(default=None, repr=False, compare=False)
+    step: str = field(default="", compare=False)
+
+    # --- what it is ------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<polyfuse Schedule {self.graph.name}: {self.shape}>"
+
+    def __str__(self) -> str:
+        return f"{self._title}\n{self.loops}"
+
+    @property
+    def _title(self) -> str:
+        origin = self.specialized.origin
+        sizes = ", ".join(f"{n} = {v}" for n, v in origin.sizes) if origin else ""
+        return f"{self.graph.name}: {sizes}" if sizes else f"{self.graph.name}:"
+
+    @property
+    def loops(self) -> str:
+        """The loops as readable text, with what may run in parallel."""
+        return pseudo_code(self.graph, self.tree, loops_as_scheduled(self.graph, self.tree))
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The steps that led here, the first one first."""
+        return (*self.before.history, self.step) if self.before else ()
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """The statements that are scheduled."""
+        return self.graph.statements
+
+    @property
+    def isl_schedule(self) -> isl.Schedule:
+        """The schedule as islpy has it."""
+        with isl_lock:
+            return to_isl(build_model(self.graph), self.tree)
+
+    def why(self, first: str, second: str) -> str:
+        """Which loops two statements share, and what keeps them from sharing more."""
+        return self.explain(first, second)
+
+    def undo(self) -> Schedule:
+        """The schedule before the last step. Raises ScheduleError PF538 where there is none.
+
+        >>> s.split("i", 8).undo() == s
+        True
+        """
+        if self.before is None:
+            raise ScheduleError("there is no step to undo", code="PF538", hint="history lists the steps")
+        return self.before
+
+    # --- primitives: which statements share loops ----------------------------------------------------------
+
+    def fuse(self, first: str, second: str, at: str | None = None) -> Schedule:
+        """Run two neighbours in common loops: those at their head that have the same names.
+
+        Parameters
+        ----------
+        first, second
+            Statements in two nests that follow one another (`move` brings them together).
+        at
+            The innermost loop to share; without it, all of the same names.
+
+        Examples
+        --------
+        ::
+
+            for i: a[i] = x[i]                     for i:
+            for i: y[i] = a[i] * a[i]      ->        a[i] = x[i]
+                                                     y[i] = a[i] * a[i]
+        """
+        others = partial(remedies.of_fuse, self.graph, self.tree, first, second, at)
+        return self._edit(
+            call("fuse", first, second, at=at), lambda: tree_edit.fuse(self.tree, first, second, at), others
+        )
+
+    def distribute(self, loop: str) -> Schedule:
+        """Give each part below a loop, and the loops that are with it, loops of its own: the inverse of `fuse`.
+
+        ::
+
+            for i:                                 for i: a[i] = x[i]
+              a[i] = x[i]                  ->      for i: y[i] = a[i] * a[i]
+              y[i] = a[i] * a[i]
+        """
+        return self._edit(call("distribute", loop), lambda: tree_edit.distribute(self.tree, loop))
+
+    def move(self, statement: str, *, before: str | None = None, after: str | None = None) -> Schedule:
+        """Run a nest that holds one statement before or after another one of the same sequence.
+
+        ::
+
+            a; b; c                        ->      c; a; b             by  move("c", before="a")
+        """
+        return self._edit(
+            call("move", statement, before=before, after=after),
+            lambda: tree_edit.move(self.tree, statement, before=before, after=after),
+        )
+
+    # --- primitives: the order of one nest -----------------------------------------------------------------
+
+    def split(self, loop: str, factor: int) -> Schedule:
+        """Cut a loop into pieces of `factor` iterations (strip-mine). It is always legal.
+
+        ::
+
+            for i in 0..100: S             ->      for i_tile in 0..13:
+                                                     for i in 0..min(8, 100 - 8*i_tile): S
+        """
+        return self._edit(call("split", loop, factor), lambda: tree_edit.split(self.tree, loop, factor))
+
+    def tile(self, loops: Many[str], factors: Many[int]) -> Schedule:
+        """Split loops of one nest; those over tiles come first. Legal where the loops are permutable.
+
+        ::
+
+            for i:                                 for i_tile:  for j_tile:
+              for j: S                     ->        for i:  for j: S
+        """
+
+        def edit(tree: Tree) -> Tree:
+            return tree_edit.tile(tree, loops, factors)
+
+        text = call("tile", tuple(loops), tuple(factors))
+        return self._edit(text, lambda: edit(self.tree), self._skewed(loops, edit, text))
+
+    def interchange(self, *order: str) -> Schedule:
+        """Put the loops of a perfect nest in another order; all of them are named, the outermost first.
+
+        ::
+
+            for i:                                 for j:
+              for j: S                     ->        for i: S          by  interchange("j", "i")
+        """
+        if not order:
+            raise ScheduleError("interchange takes the loops in their new order", code="PF523")
+        names = [n.rpartition(".")[2] for n in order]
+
+        def edit(tree: Tree) -> Tree:
+            return tree_edit.interchange(tree, order[0], names)
+
+        text = call("interchange", *order)
+        return self._edit(text, lambda: edit(self.tree), self._skewed(order, edit, text))
+
+    def reverse(self, loop: str) -> Schedule:
+        """Run a loop backwards. Legal where it carries no dependence.
+
+        ::
+
+            for i in 0..100: y[i] = x[i]   ->      for i in -99..1: y[-i] = x[-i]
+        """
+        return self._edit(call("reverse", loop), lambda: tree_edit.reverse(self.tree, loop))
+
+    def skew(self, loop: str, by: str, factor: int = 1) -> Schedule:
+        """Start a loop `factor` iterations later in each iteration of a loop around it. It is always legal,
+        and makes others legal: what goes back in the inner loop goes forward afterwards.
+
+        ::
+
+            for t:                                 for t:
+              for i in 0..N: S[t, i]       ->        for i in t..N + t: S[t, i - t]
+        """
+        return self._edit(
+            call("skew", loop, by, factor), lambda: tree_edit.skew(self.tree, loop, by, factor)
+        )
+
+    def shift(self, statement: str, loop: str, by: int) -> Schedule:
+        """Run a statement `by` iterations of a loop later than now (earlier, if it is negative).
+
+        ::
+
+            for i in 0..N:                         for i in 0..N+1:
+              a[i] = x[i]                  ->        if i < N:  a[i] = x[i]
+              b[i] = x[i]                            if i >= 1: b[i - 1] = x[i - 1]
+        """
+        name = loop.rpartition(".")[2]
+        others = partial(remedies.of_shift, self.tree, statement, name, by)
+        return self._edit(
+            call("shift", statement, loop, by),
+            lambda: tree_edit.shift(self.tree, f"{statement}.{name}", statement, by),
+            others,
+        )
+
+    def rename(self, loop: str, name: str) -> Schedule:
+        """Give a loop another name: `fuse` pairs loops by their names.
+
+        ::
+
+            for k: b[k] = a[k]             ->      for i: b[i] = a[i]      by  rename("b.k", "i")
+        """
+        return self._edit(call("rename", loop, name), lambda: tree_edit.rename(self.tree, loop, name))
+
+    def _skewed(
+        self, loops: Many[str], edit: Callable[[Tree], Tree], text: str
+    ) -> Callable[[], Iterable[Remedy]]:
+        return lambda: remedies.of_nest(self.tree, tree_edit.nest_of(self.tree, loops[0]), edit, text)
+
+    # --- steps -----------------------------------------------------------------------------------------
+
+    def _edit(
+        self,
+        step: str,
+        edit: Callable[[], Tree],
+        others: Callable[[], Iterable[Remedy]] = lambda: (),
+    ) -> Schedule:
+        """The schedule after a change of the tree. Raises ScheduleError PF537 where it is illegal."""
+        try:
+            tree = proved(self.graph, edit())
+        except ScheduleError as refused:
+            found = refused.diagnostics[0]
+            if found.code not in ("PF501", "PF502"):
+                raise
+            hint = remedies.remedy(self.graph, others())
+            message = f"{step} is refused: {found.message}"
+            raise ScheduleError([replace(found, code="PF537", message=message, hint=hint)]) from None
+        return self._after(step, replace(self.ir, tree=tree))
+
+    def _after(self, step: str, ir: ScheduledGraph) -> Schedule:
+        told = Decision("by hand", step, True, _PROVED)
+        return replace(self, ir=replace(ir, decisions=(*ir.decisions, told)), before=self, step=step)
+
+    def apply(self, layer: object) -> Schedule:
+        """The schedule after layer I, as a step that can be undone."""
+        made = super().apply(layer)
+        return replace(made, before=self, step=f"apply({layer!r})")
+
+    def with_tree(self, tree: Tree, *, check: bool = True) -> Schedule:
+        """The same graph under another tree, as a step that can be undone."""
+        made = super().with_tree(tree, check=check)
+        return replace(made, before=self, step="with_tree(...)")
+
+    # --- what follows ------------------------------------------------------------------------------------
+
+    def compile(
+        self, target: TargetName = "auto", *, options: Options | None = None, **switches: Any
+    ) -> ScheduledFunction:
+        """A function that computes the operator by this schedule, at its sizes.
+
+        Parameters
+        ----------
+        target
+            As of `pf.compile`.
+        options
+            An Options object; or give its fields as keywords.
+
+        Raises
+        ------
+        ArgumentError
+            PF539 where the schedule is of no operator (but of a piece of one), or sizes are open.
+        """
+        origin = self.specialized.origin
+        if origin is None or self.graph.sizes:
+            what = "it is a piece of one" if origin is None else f"{', '.join(self.graph.sizes)} are open"
+            message = f"the schedule of '{self.graph.name}' gives no function of an operator: {what}"
+            raise ArgumentError(message, code="PF539", hint="lower().build().run(arrays)")
+        return ScheduledFunction(self, origin, target, options or Options(**switches))
+
+    def _formed(
+        self, options: Options, target: str, stitching: Stitching | None, packing: Packing | None
+    ) -> Kernels:
+        """A kernel for each nest, as it is written; where that is not legal on the target, of each phase."""
+        if stitching is not None:
+            return super()._formed(options, target, stitching, packing)
+        written = AsWritten(barriers=False, tree=self.tree)
+        try:
+            made = super()._formed(options, target, written, packing)
+        except ScheduleError as refused:
+            why = Decision("as written", self.graph.name, False, refused.diagnostics[0].message)
+            made = super()._formed(options, target, None, packing)
+            made = replace(made, decisions=(*made.decisions, why))
+        return replace(made, stitching=None)
+
+
+def edited(stage: Scheduled) -> Schedule:
+    """A schedule to be edited, from any. Raises ScheduleError PF513 for sizes that must be known first."""
+    needed = fixed_sizes_needed(stage.graph)
+    if needed:
+        names = ", ".join(needed)
+        raise ScheduleError(
+            f"the schedule needs the value of {names}", code="PF513", hint=f"pf.schedule(..., {needed[0]}=...)"
+        )
+    return Schedule(stage.specialized, replace(stage.ir, tree=proved(stage.graph, stage.tree)))
