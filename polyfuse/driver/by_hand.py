@@ -25,11 +25,13 @@ from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.driver.kernel_stages import Kernels
 from polyfuse.driver.scheduled_function import ScheduledFunction
 from polyfuse.driver.stages import Scheduled
-from polyfuse.ir.schedule_tree import ScheduledGraph, Tree
-from polyfuse.ir.tensor_graph import Statement
+from polyfuse.ir.schedule_tree import ScheduledGraph, Tree, restrict
+from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.layers.fusion import remedies
 from polyfuse.layers.fusion.loop_fusion import proved
 from polyfuse.layers.fusion.remedies import Remedy, call
+from polyfuse.layers.graph.inline import inlinable, inline
+from polyfuse.layers.graph.local_copies import Refused, copy_of, local_copy, whole_definition
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import AsWritten, Stitching
 from polyfuse.options import Options, TargetName
@@ -258,6 +260,89 @@ class Schedule(Scheduled):
         """
         return self._edit(call("rename", loop, name), lambda: tree_edit.rename(self.tree, loop, name))
 
+    # --- primitives: where values are computed and kept -----------------------------------------------------
+
+    def recompute(self, tensor: str, at: str | None = None) -> Schedule:
+        """Compute a temporary anew where it is read (rematerialise), in place of storing all of it.
+
+        Parameters
+        ----------
+        tensor
+            A temporary that one statement defines.
+        at
+            A loop: each of its iterations computes first what it reads of the tensor, in a local tensor. Where
+            iterations read the same elements, each computes its own. Without a loop the definition takes the
+            place of every read.
+
+        Examples
+        --------
+        ::
+
+            for i: a[i] = exp(x[i])                for i:
+            for i: y[i] = a[i] + a[i + 1]  ->        y[i] = exp(x[i]) + exp(x[i + 1])
+
+            for i: a[i] = exp(x[i])                for i_tile in 0..13:
+            for i_tile in 0..13:           ->        for i in 0..9: a__local[i_tile, i] = exp(x[8*i_tile + i])
+              for i in 0..8: y[8*i_tile + i] =       for i in 0..8: y[8*i_tile + i] =
+                a[..i] + a[..i + 1]                    a__local[i_tile, i] + a__local[i_tile, i + 1]
+
+        Raises
+        ------
+        ScheduleError
+            PF540 where no definition can take the place of what is read.
+        """
+        step = call("recompute", tensor, at=at)
+        self._known(tensor)
+        if at is not None:
+            definition = whole_definition(self.graph, tensor)
+            return self._copied(step, tensor, definition, at, "local")
+        if inlinable(self.graph, tensor) is None:
+            why = whole_definition(self.graph, tensor)
+            reason = why.reason if isinstance(why, Refused) else "its definition cannot stand in an expression"
+            raise self._unfit(step, tensor, reason)
+        graph = inline(self.graph, tensor)
+        tree = restrict(self.tree, frozenset(s.name for s in graph.statements))
+        assert tree is not None
+        return self._edit(step, lambda: tree, graph=graph)
+
+    def cache(self, tensor: str, at: str) -> Schedule:
+        """Copy what an iteration of a loop reads of a tensor to a local one first, and read it from there.
+
+        ::
+
+            for t:                                 for t:
+              for h: s[t] += x[t, h]                 for h: x__cache[t, h] = x[t, h]
+              for h: y[t, h] = x[t, h] / s[t]  ->    for h: s[t] += x__cache[t, h]
+                                                     for h: y[t, h] = x__cache[t, h] / s[t]
+
+        Raises ScheduleError PF540 where data say which elements are read.
+        """
+        self._known(tensor)
+        step = call("cache", tensor, at)
+        return self._copied(step, tensor, copy_of(self.graph, tensor), at, "cache")
+
+    def _copied(
+        self, step: str, tensor: str, definition: Statement | Refused, at: str, suffix: str
+    ) -> Schedule:
+        if isinstance(definition, Refused):
+            raise self._unfit(step, tensor, definition.reason)
+        target = tree_edit.find(self.tree, at)
+        made = local_copy(self.graph, self.tree, tensor, definition, target, suffix)
+        if isinstance(made, Refused):
+            raise self._unfit(step, tensor, made.reason)
+        graph, tree = made
+        return self._edit(step, lambda: tree, graph=graph)
+
+    def _known(self, tensor: str) -> None:
+        names = [t.name for t in self.graph.tensors]
+        if tensor not in names:
+            message = f"there is no tensor '{tensor}'; there are: {', '.join(names)}"
+            raise ScheduleError(message, code="PF520")
+
+    def _unfit(self, step: str, tensor: str, reason: str) -> ScheduleError:
+        span = self.graph.tensor(tensor).span
+        return ScheduleError(f"{step} is refused: {reason}", code="PF540", span=span)
+
     def _skewed(
         self, loops: Many[str], edit: Callable[[Tree], Tree], text: str
     ) -> Callable[[], Iterable[Remedy]]:
@@ -270,10 +355,12 @@ class Schedule(Scheduled):
         step: str,
         edit: Callable[[], Tree],
         others: Callable[[], Iterable[Remedy]] = lambda: (),
+        graph: TensorGraph | None = None,
     ) -> Schedule:
-        """The schedule after a change of the tree. Raises ScheduleError PF537 where it is illegal."""
+        """The schedule after a change of the tree, or of both. Raises ScheduleError PF537 where it is illegal."""
+        graph = graph or self.graph
         try:
-            tree = proved(self.graph, edit())
+            tree = proved(graph, edit())
         except ScheduleError as refused:
             found = refused.diagnostics[0]
             if found.code not in ("PF501", "PF502"):
@@ -281,7 +368,7 @@ class Schedule(Scheduled):
             hint = remedies.remedy(self.graph, others())
             message = f"{step} is refused: {found.message}"
             raise ScheduleError([replace(found, code="PF537", message=message, hint=hint)]) from None
-        return self._after(step, replace(self.ir, tree=tree))
+        return self._after(step, replace(self.ir, graph=graph, tree=tree))
 
     def _after(self, step: str, ir: ScheduledGraph) -> Schedule:
         told = Decision("by hand", step, True, _PROVED)

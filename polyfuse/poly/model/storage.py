@@ -9,7 +9,7 @@ what one iteration of these loops touches.  Along each dim that is a window of s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import islpy as isl
@@ -18,7 +18,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, variables
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, statement_reads
 from polyfuse.poly.model.domains import Access, PolyModel
-from polyfuse.poly.model.isl_bridge import params_prefix
+from polyfuse.poly.model.isl_bridge import from_aff, params_prefix
 from polyfuse.poly.scheduling.tree_convert import member_text
 
 
@@ -123,6 +123,58 @@ def _extents(model: PolyModel, tensor: str, found: isl.Map) -> tuple[IndexExpr, 
         known = largest.is_int()
         extents.append(IConst(int(largest.to_python()) + 1) if known else full)
     return tuple(extents)
+
+
+# --- boxes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Elements that one iteration of some loops touches, and maybe others: along each dim from an offset, in
+    terms of the loops' names, so many.  `ranges` are the first value of each loop and the one after the last."""
+
+    ranges: tuple[tuple[int, int], ...]
+    offsets: tuple[IndexExpr, ...]
+    extents: tuple[IndexExpr, ...]
+
+
+def box(model: PolyModel, tensor: str, readers: Collection[str], loops: Sequence[Member]) -> Box | None:
+    """The smallest box of a tensor that the readers touch; None where nothing is read, or a loop has no known
+    range."""
+    accesses = [a for a in model.reads if a.tensor == tensor and a.statement in readers]
+    found = touched(model, accesses, loops).intersect_params(model.assumptions)
+    if found.is_empty():
+        return None
+    values = found.domain()
+    ends = [(values.dim_min_val(k), values.dim_max_val(k)) for k in range(len(loops))]
+    if not all(v.is_int() for pair in ends for v in pair):
+        return None
+    ranges = tuple((int(a.to_python()), int(b.to_python()) + 1) for a, b in ends)
+    names = tuple(m.name for m in loops)
+    shape = model.graph.tensor(tensor).shape
+    sides = [_side(found, k, names) or (IConst(0), e) for k, e in enumerate(shape)]
+    return Box(ranges, tuple(a for a, _ in sides), tuple(b for _, b in sides))
+
+
+def _side(found: isl.Map, k: int, names: tuple[str, ...]) -> tuple[IndexExpr, IndexExpr] | None:
+    """Offset and extent along a dim: the bound, of those that hold somewhere, that is nearest everywhere."""
+    count = found.dim(isl.dim_type.out)
+    along = found.project_out(isl.dim_type.out, k + 1, count - k - 1).project_out(isl.dim_type.out, 0, k)
+    first, last = along.lexmin_pw_multi_aff().get_at(0), along.lexmax_pw_multi_aff().get_at(0)
+    bounds: list[isl.Aff] = []
+    first.foreach_piece(lambda _, aff: bounds.append(aff))
+    best: tuple[int, isl.Aff] | None = None
+    for bound in bounds:
+        least = _values(first.sub(isl.PwAff.from_aff(bound))).dim_min_val(0)
+        most = _values(last.sub(isl.PwAff.from_aff(bound))).dim_max_val(0)
+        if least.is_int() and most.is_int() and not least.is_neg():
+            extent = int(most.to_python()) + 1
+            best = (extent, bound) if best is None or extent < best[0] else best
+    return None if best is None else (from_aff(best[1], names), IConst(best[0]))
+
+
+def _values(e: isl.PwAff) -> isl.Set:
+    return isl.Map.from_pw_aff(e).range()
 
 
 # --- folding ----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def interchange(tree: Tree, at: str, order: Names[str]) -> Tree:
         moved = [names.index(n) for n in order]
         return Band(_flagged(nest, [(nest[k], k, True) for k in moved]), child, permutable)
 
-    return _at_band(tree, _find(tree, at), change, whole_nest=True)
+    return _at_band(tree, find(tree, at), change, whole_nest=True)
 
 
 def tile(tree: Tree, at: Names[str], factors: Names[int]) -> Tree:
@@ -68,7 +68,7 @@ def tile(tree: Tree, at: Names[str], factors: Names[int]) -> Tree:
     """
     if len(at) != len(factors) or not at or any(f < 1 for f in factors):
         raise _error("PF523", f"loops {', '.join(at)} cannot be split by {', '.join(map(str, factors))}")
-    chosen = [_find(tree, n) for n in at]
+    chosen = [find(tree, n) for n in at]
 
     def change(b: Band) -> Tree:
         nest, child, _ = _nest(b)
@@ -160,7 +160,7 @@ def distribute(tree: Tree, at: str) -> Tree:
             copies.append(replace(b, members=tuple(m.restricted(inside) for m in b.members), child=c))
         return sequence(copies)
 
-    return _at_band(tree, _find(tree, at), change)
+    return _at_band(tree, find(tree, at), change)
 
 
 def shift(tree: Tree, at: str, statement: str, by: IndexLike) -> Tree:
@@ -168,7 +168,7 @@ def shift(tree: Tree, at: str, statement: str, by: IndexLike) -> Tree:
 
     ``shift(t, "i", "b", 1)``:  ``band i: a->i; b->i``  ->  ``band i: a->i; b->i + 1``
     """
-    target = _find(tree, at)
+    target = find(tree, at)
     _known(dict(target.exprs), statement, f"under loop {target.name}")
 
     def on_band(b: Band) -> Tree:
@@ -194,7 +194,7 @@ def skew(tree: Tree, at: str, by: str, factor: int = 1) -> Tree:
 
     ``skew(t, "i", "t")``:  ``band t: a->t, i: a->i``  ->  ``band t: a->t, i: a->i + t``
     """
-    target = _find(tree, at)
+    target = find(tree, at)
     names = [n for n, _ in target.exprs]
     outside = {n: _around(tree, n, target) for n in names}
     common = [m for m in outside[names[0]] if all(m in found for found in outside.values())]
@@ -228,12 +228,12 @@ def reverse(tree: Tree, at: str) -> Tree:
     def change(m: Member) -> Member:
         return replace(m, exprs=tuple((s, binary("-", 0, e)) for s, e in m.exprs))
 
-    return _at_member(tree, _find(tree, at), change)
+    return _at_member(tree, find(tree, at), change)
 
 
 def rename(tree: Tree, at: str, name: str) -> Tree:
     """Give a loop another name, so that `fuse` finds it."""
-    target = _find(tree, at)
+    target = find(tree, at)
     near = dict(target.exprs).keys()
     if any(m.name == name and not near.isdisjoint(dict(m.exprs)) for m in loops(tree)):
         raise _error("PF521", f"there is a loop '{name}' around the same statements")
@@ -317,11 +317,12 @@ def nest_of(tree: Tree, at: str) -> list[str]:
         found.extend(m.name for m in _nest(b)[0])
         return b
 
-    _at_band(tree, _find(tree, at), note, whole_nest=True)
+    _at_band(tree, find(tree, at), note, whole_nest=True)
     return found
 
 
-def _find(tree: Tree, at: str) -> Member:
+def find(tree: Tree, at: str) -> Member:
+    """The loop of an address. Raises ScheduleError PF520, PF521."""
     statement, _, name = at.rpartition(".")
     known = loops(tree)
     if statement:
