@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.driver.kernel_stages import Kernels
 from polyfuse.driver.scheduled_function import ScheduledFunction
 from polyfuse.driver.stages import Scheduled
-from polyfuse.ir.schedule_tree import ScheduledGraph, Tree, restrict
-from polyfuse.ir.tensor_graph import Statement, TensorGraph
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.schedule_tree import Tree, restrict
+from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph
 from polyfuse.layers.fusion import remedies
 from polyfuse.layers.fusion.loop_fusion import proved
 from polyfuse.layers.fusion.remedies import Remedy, call
@@ -36,14 +37,13 @@ from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import AsWritten, Stitching
 from polyfuse.options import Options, TargetName
 from polyfuse.poly.ast_build import loops_as_scheduled
+from polyfuse.poly.legality.kept_storage import Kept, kept_in
 from polyfuse.poly.model.domains import build_model, fixed_sizes_needed
 from polyfuse.poly.model.isl_bridge import isl_lock
+from polyfuse.poly.model.storage import smallest
 from polyfuse.poly.scheduling import tree_edit
 from polyfuse.poly.scheduling.tree_convert import to_isl
 from polyfuse.visualize.pseudo_code import pseudo_code
-
-if TYPE_CHECKING:
-    import islpy as isl
 
 _PROVED = "legal: every instance runs after those that it needs"
 
@@ -67,6 +67,7 @@ class Schedule(Scheduled):
       y[i] = a[i] * a[i]
     """
 
+    kept: tuple[Kept, ...] = ()
     before: Schedule | None = field(default=None, repr=False, compare=False)
     step: str = field(default="", compare=False)
 
@@ -76,7 +77,13 @@ class Schedule(Scheduled):
         return f"<polyfuse Schedule {self.graph.name}: {self.shape}>"
 
     def __str__(self) -> str:
-        return f"{self._title}\n{self.loops}"
+        return "\n".join([self._title, *map(self._keeping, self.kept), self.loops])
+
+    def _keeping(self, kept: Kept) -> str:
+        if not kept.extents:
+            return f"# {kept.tensor} is written in place"
+        whole, less = (", ".join(map(str, e)) for e in (self.graph.tensor(kept.tensor).shape, kept.extents))
+        return f"# of {kept.tensor}[{whole}] there is memory for [{less}]"
 
     @property
     def _title(self) -> str:
@@ -100,7 +107,7 @@ class Schedule(Scheduled):
         return self.graph.statements
 
     @property
-    def isl_schedule(self) -> isl.Schedule:
+    def isl_schedule(self) -> Any:
         """The schedule as islpy has it."""
         with isl_lock:
             return to_isl(build_model(self.graph), self.tree)
@@ -145,7 +152,7 @@ class Schedule(Scheduled):
         )
 
     def distribute(self, loop: str) -> Schedule:
-        """Give each part below a loop, and the loops that are with it, loops of its own: the inverse of `fuse`.
+        """Give each part below a loop loops of its own: the inverse of `fuse`.
 
         ::
 
@@ -230,9 +237,7 @@ class Schedule(Scheduled):
             for t:                                 for t:
               for i in 0..N: S[t, i]       ->        for i in t..N + t: S[t, i - t]
         """
-        return self._edit(
-            call("skew", loop, by, factor), lambda: tree_edit.skew(self.tree, loop, by, factor)
-        )
+        return self._edit(call("skew", loop, by, factor), lambda: tree_edit.skew(self.tree, loop, by, factor))
 
     def shift(self, statement: str, loop: str, by: int) -> Schedule:
         """Run a statement `by` iterations of a loop later than now (earlier, if it is negative).
@@ -270,9 +275,9 @@ class Schedule(Scheduled):
         tensor
             A temporary that one statement defines.
         at
-            A loop: each of its iterations computes first what it reads of the tensor, in a local tensor. Where
-            iterations read the same elements, each computes its own. Without a loop the definition takes the
-            place of every read.
+            A loop: each of its iterations computes first what it reads of the tensor, in a local tensor.
+            Where iterations read the same elements, each computes its own. Without a loop the definition
+            takes the place of every read.
 
         Examples
         --------
@@ -298,7 +303,7 @@ class Schedule(Scheduled):
             return self._copied(step, tensor, definition, at, "local")
         if inlinable(self.graph, tensor) is None:
             why = whole_definition(self.graph, tensor)
-            reason = why.reason if isinstance(why, Refused) else "its definition cannot stand in an expression"
+            reason = why.reason if isinstance(why, Refused) else "it cannot stand in an expression"
             raise self._unfit(step, tensor, reason)
         graph = inline(self.graph, tensor)
         tree = restrict(self.tree, frozenset(s.name for s in graph.statements))
@@ -320,6 +325,38 @@ class Schedule(Scheduled):
         self._known(tensor)
         step = call("cache", tensor, at)
         return self._copied(step, tensor, copy_of(self.graph, tensor), at, "cache")
+
+    def contract(self, tensor: str) -> Schedule:
+        """Keep no more of a temporary than is still needed; an inout parameter is written in place.
+
+        Elements take turns in memory, which orders more instances than the values do: later steps that would
+        write an element while another one is needed in its place are refused. A loop in which an element of a
+        parameter is read by one iteration and replaced by another one runs in order.
+
+        ::
+
+            for t:                                 # of e[64, 128] there is memory for [1, 128]
+              for h: e[t, h] = ...           ->    for t: ...
+              for h: y[t, h] = e[t, h] / s[t]
+
+        Raises
+        ------
+        ScheduleError
+            PF541 where nothing can be saved, PF542 where a parameter is read after it would be replaced.
+        """
+        self._known(tensor)
+        step, role = call("contract", tensor), self.graph.tensor(tensor).role
+        extents: tuple[IndexExpr, ...] = ()
+        if role is Role.TEMP:
+            with isl_lock:
+                extents = smallest(build_model(self.graph), self.tree, tensor)
+        if extents == self.graph.tensor(tensor).shape or role not in (Role.TEMP, Role.INOUT):
+            reason = "all of it is needed at a time" if role is Role.TEMP else f"it is an {role.value}"
+            hint = "fuse what writes it with what reads it first" if role is Role.TEMP else None
+            span = self.graph.tensor(tensor).span
+            raise ScheduleError(f"{step} is refused: {reason}", code="PF541", span=span, hint=hint)
+        kept = (*(k for k in self.kept if k.tensor != tensor), Kept(tensor, extents))
+        return self._edit(step, lambda: self.tree, kept=kept)
 
     def _copied(
         self, step: str, tensor: str, definition: Statement | Refused, at: str, suffix: str
@@ -356,33 +393,39 @@ class Schedule(Scheduled):
         edit: Callable[[], Tree],
         others: Callable[[], Iterable[Remedy]] = lambda: (),
         graph: TensorGraph | None = None,
+        kept: tuple[Kept, ...] | None = None,
     ) -> Schedule:
-        """The schedule after a change of the tree, or of both. Raises ScheduleError PF537 where it is illegal."""
-        graph = graph or self.graph
+        """The schedule after a change of the tree, or of the graph too.
+
+        Raises ScheduleError PF537 where that is illegal, PF542 where it needs more storage than is kept.
+        """
+        graph, kept = graph or self.graph, self.kept if kept is None else kept
+        names = {t.name for t in graph.tensors}
+        kept = tuple(k for k in kept if k.tensor in names)
         try:
-            tree = proved(graph, edit())
+            tree = proved(graph, edit(), kept)
         except ScheduleError as refused:
             found = refused.diagnostics[0]
+            if found.code == "PF542":
+                raise ScheduleError([replace(found, message=f"{step} is refused: {found.message}")]) from None
             if found.code not in ("PF501", "PF502"):
                 raise
             hint = remedies.remedy(self.graph, others())
             message = f"{step} is refused: {found.message}"
             raise ScheduleError([replace(found, code="PF537", message=message, hint=hint)]) from None
-        return self._after(step, replace(self.ir, graph=graph, tree=tree))
-
-    def _after(self, step: str, ir: ScheduledGraph) -> Schedule:
         told = Decision("by hand", step, True, _PROVED)
-        return replace(self, ir=replace(ir, decisions=(*ir.decisions, told)), before=self, step=step)
+        ir = replace(self.ir, graph=graph, tree=tree, decisions=(*self.ir.decisions, told))
+        return replace(self, ir=ir, kept=kept, before=self, step=step)
 
     def apply(self, layer: object) -> Schedule:
         """The schedule after layer I, as a step that can be undone."""
         made = super().apply(layer)
-        return replace(made, before=self, step=f"apply({layer!r})")
+        return Schedule(made.specialized, made.ir, before=self, step=f"apply({layer!r})")
 
     def with_tree(self, tree: Tree, *, check: bool = True) -> Schedule:
         """The same graph under another tree, as a step that can be undone."""
         made = super().with_tree(tree, check=check)
-        return replace(made, before=self, step="with_tree(...)")
+        return Schedule(made.specialized, made.ir, before=self, step="with_tree(...)")
 
     # --- what follows ------------------------------------------------------------------------------------
 
@@ -415,7 +458,7 @@ class Schedule(Scheduled):
     ) -> Kernels:
         """A kernel for each nest, as it is written; where that is not legal on the target, of each phase."""
         if stitching is not None:
-            return super()._formed(options, target, stitching, packing)
+            return self._telling(super()._formed(options, target, stitching, packing))
         written = AsWritten(barriers=False, tree=self.tree)
         try:
             made = super()._formed(options, target, written, packing)
@@ -423,7 +466,12 @@ class Schedule(Scheduled):
             why = Decision("as written", self.graph.name, False, refused.diagnostics[0].message)
             made = super()._formed(options, target, None, packing)
             made = replace(made, decisions=(*made.decisions, why))
-        return replace(made, stitching=None)
+        return self._telling(replace(made, stitching=None))
+
+    def _telling(self, made: Kernels) -> Kernels:
+        """The kernels, and what became of the storage that was asked for."""
+        told = [d for k in self.kept if k.extents for d in kept_in(made.ir, k)]
+        return replace(made, decisions=(*made.decisions, *told))
 
 
 def edited(stage: Scheduled) -> Schedule:
@@ -432,6 +480,8 @@ def edited(stage: Scheduled) -> Schedule:
     if needed:
         names = ", ".join(needed)
         raise ScheduleError(
-            f"the schedule needs the value of {names}", code="PF513", hint=f"pf.schedule(..., {needed[0]}=...)"
+            f"the schedule needs the value of {names}",
+            code="PF513",
+            hint=f"pf.schedule(..., {needed[0]}=...)",
         )
     return Schedule(stage.specialized, replace(stage.ir, tree=proved(stage.graph, stage.tree)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cuda.emit import CudaCode
@@ -17,7 +17,7 @@ from polyfuse.driver.stages import Origin
 from polyfuse.driver.targets import load, require_target, told
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.options import Options
+from polyfuse.options import Options, TargetName
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ScheduledFunction(Compiled):
             types = ", ".join(f"{n}: {known.tensor(n).dtype}" for n in known.inputs)
             message = f"the schedule of '{known.name}' is for other arguments"
             raise ArgumentError(message, code="PF402", hint=f"it takes {types}")
-        kernels = self.schedule.lower(self.options, target=self.target)
+        kernels = self.schedule.lower(self.options, target=cast(TargetName, self.target))
         step, passes = Watch(self.options), self._passes_for(layouts)
         made = compilation(graph, fixed, target=self.target, options=self.options, **passes)
         low = Lowered(self.schedule.ir, kernels.ir, kernels.copied, kernels.decisions)

@@ -42,8 +42,8 @@ MOST_SEPARATED = 12
 
 
 def build_loops(model: PolyModel, tree: Tree, separate: bool = True) -> Block:
-    """The loops that run the tree's instances in its order, each exactly once; `separate`: without conditions,
-    where that does not take too many loops."""
+    """The loops that run the tree's instances in its order, each exactly once; `separate`: without
+    conditions, where that does not take too many loops."""
     names = statements(tree)
     model, tree, anchors = _anchored(model, tree)
     depth = max(len(_members(tree, n)) for n in names)

@@ -14,13 +14,13 @@ a loop over i is a statement that was shifted by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute
-from polyfuse.ir.linear import linear
+from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
 from polyfuse.ir.schedule_tree import Member, Tree, path, word_of
 from polyfuse.ir.tensor_graph import (
-    EXPR_TYPES,
     Apply,
     Expr,
     Index,
@@ -33,6 +33,7 @@ from polyfuse.ir.tensor_graph import (
 )
 
 Names = Mapping[str, IndexExpr]
+Ranges = Mapping[str, Range]
 
 # Reductions that have a sign of their own; of the others `f=` is written.
 _SIGNS = {"sum": "+=", "prod": "*="}
@@ -40,7 +41,7 @@ _SIGNS = {"sum": "+=", "prod": "*="}
 
 def pseudo_code(graph: TensorGraph, tree: Tree, loops: Block) -> str:
     """The text of a tree's loops, as `poly.ast_build` makes them (`c0` is the outermost loop)."""
-    return "\n".join(_Printer(graph, tree).block(loops, "", {}))
+    return "\n".join(_Printer(graph, tree).block(loops, "", {}, {}))
 
 
 class _Printer:
@@ -48,39 +49,57 @@ class _Printer:
         self.graph = graph
         self.tree = tree
 
-    def block(self, nodes: Block, indent: str, names: Names) -> list[str]:
-        return [line for node in nodes for line in self.node(node, indent, names)]
+    def block(self, nodes: Block, indent: str, names: Names, ranges: Ranges) -> list[str]:
+        return [line for node in nodes for line in self.node(node, indent, names, ranges)]
 
-    def node(self, node: Node, indent: str, names: Names) -> list[str]:
+    def node(self, node: Node, indent: str, names: Names, ranges: Ranges) -> list[str]:
         match node:
             case For(var, lower, upper, _, body):
                 m = self._member(_first(body), int(var[1:]))
-                bounds = "..".join(str(_plain(substitute(e, names))) for e in (lower, upper))
-                head = f"{indent}for {m.name} in {bounds}:  # {_word(m, self.graph)}"
-                return [head, *self.block(body, indent + "  ", {**names, var: IVar(m.name)})]
+                first, end = (_plain(substitute(e, names), ranges) for e in (lower, upper))
+                head = f"{indent}for {m.name} in {_text(first)}..{_text(end)}:  # {_word(m, self.graph)}"
+                names = {**names, var: IVar(m.name)}
+                low, high = interval(first, ranges), interval(end, ranges)
+                if low is not None and high is not None:
+                    ranges = {**ranges, m.name: (low[0], max(low[0], high[1] - 1))}
+                return [head, *self.block(body, indent + "  ", names, ranges)]
             case If(cond, then, other):
-                lines = [f"{indent}if {_condition(cond, names)}:"]
-                lines += self.block(then, indent + "  ", names)
-                lines += [f"{indent}else:", *self.block(other, indent + "  ", names)] if other else []
-                return lines
+                lines = [f"{indent}if {_condition(cond, names, ranges)}:"]
+                lines += self.block(then, indent + "  ", names, ranges)
+                rest = self.block(other, indent + "  ", names, ranges)
+                return [*lines, f"{indent}else:", *rest] if other else lines
             case Exec(name, args):
-                values = [_plain(substitute(a, names)) for a in args]
-                return [indent + self._statement(name, values)]
+                values = [substitute(a, names) for a in args]
+                return [indent + self._statement(name, values, ranges)]
             case _:
                 raise AssertionError(f"no part of a schedule: {node}")
 
     def _member(self, statement: str, depth: int) -> Member:
         return [m for m in path(self.tree, statement) if isinstance(m, Member)][depth]
 
-    def _statement(self, name: str, values: list[IndexExpr]) -> str:
+    def _statement(self, name: str, values: list[IndexExpr], ranges: Ranges) -> str:
         s = self.graph.statement(name)
         env = {d.name: v for d, v in zip(s.dims, values, strict=True)}
-        indices = ", ".join(format_index(_index(i, env)) for i in s.write)
+
+        def index(i: IndexExpr) -> IndexExpr:
+            return _Shown(_text(_plain(substitute(i, env), ranges)))
+
+        def indices(i: Index) -> Index:
+            return map_index(i, lambda x: map_expr(x, lambda y: y, index), index)
+
         sign = "=" if s.reduction is None else _SIGNS.get(s.reduction, f"{s.reduction}=")
-        value = format_expr(_at(s.expr, env))
-        inner = value[1:-1] if value.startswith("(") and _closes_last(value) else value
-        text = f"{s.target}[{indices}] {sign} {inner}"
+        value = without_double_brackets(format_expr(map_expr(s.expr, lambda x: x, index)))
+        place = ", ".join(format_index(indices(i)) for i in s.write)
+        text = f"{s.target}[{place}] {sign} {value}"
         return text if name == s.target else f"{name}: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown(IVar):
+    """An index as it is printed."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def _first(block: Block) -> str:
@@ -98,44 +117,60 @@ def _first(block: Block) -> str:
 
 def _word(m: Member, graph: TensorGraph) -> str:
     word = word_of(m, graph)
-    return "in order" if word == "ordered" else word.replace("reduction (any order)", "a reduction: any order")
+    return (
+        "in order" if word == "ordered" else word.replace("reduction (any order)", "a reduction: any order")
+    )
 
 
 _WORDS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "and": "and", "or": "or"}
 
 
-def _condition(e: Expr, names: Names) -> str:
+def _condition(e: Expr, names: Names, ranges: Ranges) -> str:
     match e:
         case Apply(op, (left, right)):
-            return f"{_condition(left, names)} {_WORDS[op]} {_condition(right, names)}"
+            sides = (_condition(x, names, ranges) for x in (left, right))
+            return f" {_WORDS[op]} ".join(sides)
         case IndexValue(index):
-            return str(_plain(substitute(index, names)))
+            return _text(_plain(substitute(index, names), ranges))
         case _:
             return format_expr(e)
 
 
-def _plain(e: IndexExpr) -> IndexExpr:
+def _plain(e: IndexExpr, ranges: Ranges) -> IndexExpr:
     """`7 + 1` as 8, `min(7, i) + 1` as `min(8, i + 1)`."""
     match e:
         case IBin("+", IBin("min" | "max" as op, left, right), IConst() as more):
-            return IBin(op, _plain(binary("+", left, more)), _plain(binary("+", right, more)))
+            return simplify(IBin(op, binary("+", left, more), binary("+", right, more)), ranges)
         case _:
-            return linear(e).expr()
+            return simplify(e, ranges)
 
 
-def _index(i: Index, env: Names) -> Index:
-    return _at(i, env) if isinstance(i, EXPR_TYPES) else _plain(substitute(i, env))
+def _text(e: IndexExpr) -> str:
+    """An index with what is added first, what is taken away last: `8*i + j - 1`, `100 - i`."""
+    match e:
+        case IBin("min" | "max" as op, left, right):
+            return f"{op}({_text(left)}, {_text(right)})"
+        case IBin("+" | "-" | "*"):
+            form = linear(e)
+            terms = [(c, f"{abs(c)}*{a}" if abs(c) != 1 else str(a)) for a, c in form.terms]
+            terms += [(form.constant, str(abs(form.constant)))] if form.constant else []
+            ordered = sorted(terms, key=lambda t: t[0] < 0)
+            parts = [("- " if c < 0 else "+ ") + text for c, text in ordered]
+            return " ".join(parts).removeprefix("+ ").replace("- ", "-", not ordered or ordered[0][0] < 0)
+        case _:
+            return str(e)
 
 
-def _at(e: Expr, env: Names) -> Expr:
-    return map_expr(e, lambda x: x, lambda i: _plain(substitute(i, env)))
-
-
-def _closes_last(text: str) -> bool:
-    """Does the first bracket of a text close at its end?"""
-    depth = 0
+def without_double_brackets(text: str) -> str:
+    """`exp((x - m))` as `exp(x - m)`, `(a + b)` as `a + b`."""
+    opened: list[int] = []
+    closed: dict[int, int] = {}
     for k, c in enumerate(text):
-        depth += (c in "([") - (c in ")]")
-        if depth == 0:
-            return k == len(text) - 1
-    return False
+        if c == "(":
+            opened.append(k)
+        elif c == ")":
+            closed[opened.pop()] = k
+    end = len(text) - 1
+    double = {a for a, b in closed.items() if closed.get(a - 1) == b + 1 or (a, b) == (0, end)}
+    gone = double | {closed[a] for a in double}
+    return "".join(c for k, c in enumerate(text) if k not in gone)

@@ -8,7 +8,7 @@ proved for either by `poly.legality.schedules`, on every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,6 +21,7 @@ from polyfuse.layers.fusion.rematerialise import rematerialise
 from polyfuse.layers.graph.domains import split_index_sets
 from polyfuse.layers.graph.inline import cache_read, decompose_argmax, inline_views
 from polyfuse.layers.graph.reindex.collapse import collapse
+from polyfuse.poly.legality.kept_storage import Kept, require_storage, storage_order
 from polyfuse.poly.legality.schedules import Legal, Verdict, check_schedule, mark_bands
 from polyfuse.poly.model.domains import build_model, fixed_sizes_needed
 from polyfuse.poly.model.isl_bridge import isl_lock
@@ -182,9 +183,10 @@ def require_legal(graph: TensorGraph, tree: Tree) -> Verdict:
     raise ScheduleError([verdict.diagnostic])
 
 
-def proved(graph: TensorGraph, tree: Tree) -> Tree:
+def proved(graph: TensorGraph, tree: Tree, kept: Sequence[Kept] = ()) -> Tree:
     """A tree that was made by hand, with the loops that may run in parallel and the bands that are permutable
-    marked: both follow from dependences. Raises ScheduleError with the witness if the tree is illegal.
+    marked: both follow from dependences, those of the storage that is `kept` among them. Raises ScheduleError
+    with the witness if the tree is illegal, PF542 where the storage does not suffice.
 
     Where isl needs the values of sizes first, the marks stay as they are.
     """
@@ -192,4 +194,6 @@ def proved(graph: TensorGraph, tree: Tree) -> Tree:
     if fixed_sizes_needed(graph):
         return tree
     with isl_lock:
-        return mark_bands(build_model(graph), tree)
+        model = build_model(graph)
+        require_storage(model, tree, kept)
+        return mark_bands(model, tree, storage_order(model, kept))

@@ -20,7 +20,7 @@ from polyfuse.poly.model.dependences import ordering
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
 from polyfuse.poly.scheduling import tree_edit
-from polyfuse.poly.scheduling.tree_convert import lag
+from polyfuse.poly.scheduling.tree_convert import lag, length
 
 # A text in terms of the primitives, and the tree that they give.
 Remedy = tuple[str, Callable[[], Tree]]
@@ -53,8 +53,10 @@ def of_fuse(graph: TensorGraph, tree: Tree, first: str, second: str, at: str | N
         a, b = (_nest_of(tree, first, second), _nest_of(tree, second, first))
         pairs = ordering(model).intersect_domain(model.domain(a)).intersect_range(model.domain(b))
         lags = [lag(model, pairs, m) for m in shared]
+        lengths = [length(model, m) for m in shared]
     shifts = [(s, m.name, k) for m, k in zip(shared, lags, strict=True) for s in b if k is not None and k > 0]
-    if shifts and all(k is not None and k <= MOST_SHIFT for k in lags):
+    most = [min(MOST_SHIFT, n // 4) if n is not None else MOST_SHIFT for n in lengths]
+    if shifts and all(k is not None and k <= n for k, n in zip(lags, most, strict=True)):
 
         def shifted() -> Tree:
             moved = tree
@@ -75,8 +77,10 @@ def _nest_of(tree: Tree, statement: str, other: str) -> list[str]:
 
 
 def of_nest(tree: Tree, nest: Many[str], edit: Callable[[Tree], Tree], text: str) -> Iterator[Remedy]:
-    """Skews of the inner loops of a nest by its outermost one, before a change of the nest."""
+    """Skews of the inner loops of a nest by its outermost one, before a change of the nest. `nest` has the
+    addresses of the loops."""
     outer, *inner = nest
+    outer = outer.rpartition(".")[2]
     for factor in range(1, MOST_SKEW + 1):
 
         def skewed(factor: int = factor) -> Tree:

@@ -14,12 +14,22 @@ contraction leaves what lives in one iteration.  A copy of an input is the same 
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute
 from polyfuse.ir.linear import simplify
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, path, restrict, sequence, statements
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Leaf,
+    Member,
+    Sequence,
+    Tree,
+    band,
+    path,
+    restrict,
+    sequence,
+    statements,
+)
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Cast,

@@ -224,17 +224,19 @@ def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.Unio
     return _illegal(model, crossing, "PF503", f"depends on another iteration of loop {member.name}")
 
 
-def mark_coincident(model: PolyModel, tree: Tree) -> Tree:
-    """The tree with every `coincident` flag as `parallel` proves it."""
-    order = ordering(model)
+def mark_coincident(model: PolyModel, tree: Tree, order: isl.UnionMap | None = None) -> Tree:
+    """The tree with every `coincident` flag as `parallel` proves it, for the order that values ask for or
+    another one."""
+    order = ordering(model) if order is None else order
     return map_members(tree, lambda m: replace(m, coincident=bool(parallel(model, tree, m, order))))
 
 
-def mark_bands(model: PolyModel, tree: Tree) -> Tree:
+def mark_bands(model: PolyModel, tree: Tree, more: isl.UnionMap | None = None) -> Tree:
     """The tree with what dependences say of each band: which of its loops are coincident, and whether they
     are permutable (no dependence inside the loops around goes back along any of them). Bands right inside
-    of each other whose loops are permutable together are one."""
-    return _permutable(model, mark_coincident(model, tree), ordering(model))
+    of each other whose loops are permutable together are one. `more` are dependences that storage brings."""
+    order = ordering(model) if more is None else ordering(model).union(more)
+    return _permutable(model, mark_coincident(model, tree, order), order)
 
 
 def _permutable(model: PolyModel, tree: Tree, around: isl.UnionMap) -> Tree:

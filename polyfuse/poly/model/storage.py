@@ -49,6 +49,12 @@ def window(model: PolyModel, tree: Tree, tensor: str) -> Window:
     return Window((), model.graph.tensor(tensor).shape)
 
 
+def smallest(model: PolyModel, tree: Tree, tensor: str) -> tuple[IndexExpr, ...]:
+    """Extents of the least storage of a tensor in which elements take turns, as `x mod extent` has it."""
+    found = window(model, tree, tensor)
+    return folded(model, tree, tensor, found.loops, found.extents)
+
+
 def window_of(model: PolyModel, tensor: str, loops: list[Member]) -> Window | None:
     """The window of `tensor` where every iteration of the given loops has storage of its own.
 
@@ -131,7 +137,8 @@ def _extents(model: PolyModel, tensor: str, found: isl.Map) -> tuple[IndexExpr, 
 @dataclass(frozen=True, slots=True)
 class Box:
     """Elements that one iteration of some loops touches, and maybe others: along each dim from an offset, in
-    terms of the loops' names, so many.  `ranges` are the first value of each loop and the one after the last."""
+    terms of the loops' names, so many.  `ranges` are the first value of each loop and the one after
+    the last."""
 
     ranges: tuple[tuple[int, int], ...]
     offsets: tuple[IndexExpr, ...]

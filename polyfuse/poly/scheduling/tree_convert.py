@@ -71,7 +71,8 @@ def with_smaller_value(model: PolyModel, pairs: isl.UnionMap, m: Member) -> isl.
     for k in range(maps.n_map()):
         each = maps.get_at(k)
         here, there = (
-            (each.get_tuple_name(end) or "").removeprefix("S_") for end in (isl.dim_type.in_, isl.dim_type.out)
+            (each.get_tuple_name(end) or "").removeprefix("S_")
+            for end in (isl.dim_type.in_, isl.dim_type.out)
         )
         before, after = (value_map(model, n, m.of(n)) for n in (here, there))
         found.append(each.intersect(before.lex_gt_map(after)))
@@ -87,6 +88,15 @@ def lag(model: PolyModel, pairs: isl.UnionMap, m: Member) -> int | None:
         return 0
     least = isl.Map.from_union_map(found).deltas().dim_min_val(0)
     return -int(least.to_python()) if least.is_int() else None
+
+
+def length(model: PolyModel, m: Member) -> int | None:
+    """How far the values of a loop go, first and last included; None where that is not known."""
+    values = isl.Set.from_union_set(member_map(model, m).intersect_params(model.assumptions).range())
+    if values.is_empty():
+        return 0
+    low, high = values.dim_min_val(0), values.dim_max_val(0)
+    return int(high.to_python()) - int(low.to_python()) + 1 if low.is_int() and high.is_int() else None
 
 
 def _with_values(

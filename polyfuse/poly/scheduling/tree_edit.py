@@ -310,11 +310,13 @@ def apart(tree: Tree, statement: str, other: str) -> tuple[str, ...]:
 
 
 def nest_of(tree: Tree, at: str) -> list[str]:
-    """The names of the loops of the perfect nest that a loop is in, outermost first."""
+    """The addresses of the loops of the perfect nest that a loop is in, outermost first."""
     found: list[str] = []
+    names = [m.name for m in loops(tree)]
 
     def note(b: Band) -> Tree:
-        found.extend(m.name for m in _nest(b)[0])
+        for m in _nest(b)[0]:
+            found.append(m.name if names.count(m.name) == 1 else f"{_first(m)}.{m.name}")
         return b
 
     _at_band(tree, find(tree, at), note, whole_nest=True)
