@@ -34,8 +34,8 @@ exists only where it is legal:
 
 # In the order of the way of the data; what is not named here follows in alphabetical order.
 FIRST = (
-    "parse", "compile", "op", "compare", "Program", "Operator", "Specialized", "Scheduled", "LoopFusion",
-    "Kernels", "Executable", "Compiled", "Options", "Decision",
+    "parse", "compile", "op", "compare", "Program", "Operator", "Specialized", "Scheduled", "schedule",
+    "Schedule", "LoopFusion", "Kernels", "Executable", "Compiled", "Options", "Decision",
 )  # fmt: skip
 
 

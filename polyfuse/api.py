@@ -362,9 +362,13 @@ def schedule(
 
     Examples
     --------
-    >>> s = pf.schedule("stdlib:softmax", B=64, H=128)
+    >>> s = pf.schedule("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + x[i] }", N=64).split("i", 16)
     >>> s.history
-    ()
+    ("split('i', 16)",)
+    >>> print(s.loops)
+    for i_tile in 0..4:  # parallel
+      for i in 0..16:  # parallel
+        y[16*i_tile + i] = x[16*i_tile + i] + x[16*i_tile + i]
 
     Raises
     ------

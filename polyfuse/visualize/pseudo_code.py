@@ -154,9 +154,10 @@ def _text(e: IndexExpr) -> str:
             form = linear(e)
             terms = [(c, f"{abs(c)}*{a}" if abs(c) != 1 else str(a)) for a, c in form.terms]
             terms += [(form.constant, str(abs(form.constant)))] if form.constant else []
-            ordered = sorted(terms, key=lambda t: t[0] < 0)
-            parts = [("- " if c < 0 else "+ ") + text for c, text in ordered]
-            return " ".join(parts).removeprefix("+ ").replace("- ", "-", not ordered or ordered[0][0] < 0)
+            ordered = sorted(terms, key=lambda t: t[0] < 0) or [(0, "0")]
+            signs = ["-" if c < 0 else "+" for c, _ in ordered]
+            first, *rest = (s + text for s, (_, text) in zip(signs, ordered, strict=True))
+            return " ".join([first.lstrip("+"), *(f"{x[0]} {x[1:]}" for x in rest)])
         case _:
             return str(e)
 

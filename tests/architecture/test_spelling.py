@@ -56,7 +56,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.poly.scheduling.isl_scheduler": (1, FRESH),
     "polyfuse.poly.scheduling.macro_statements": (1, ISL_TEXT),
     "polyfuse.poly.scheduling.placement": (1, ISL_TEXT),
-    "polyfuse.poly.scheduling.tree_convert": (3, ISL_TEXT),
+    "polyfuse.poly.scheduling.tree_convert": (4, ISL_TEXT),
     "polyfuse.poly.scheduling.tree_edit": (1, INPUT),  # a place in a user's schedule
     "polyfuse.tuning.candidates": (1, "a fact: what a choice of the tuner changes"),
     "polyfuse.visualize.launches": (1, SHOWN),

@@ -80,7 +80,7 @@ def of_nest(tree: Tree, nest: Many[str], edit: Callable[[Tree], Tree], text: str
     """Skews of the inner loops of a nest by its outermost one, before a change of the nest. `nest` has the
     addresses of the loops."""
     outer, *inner = nest
-    outer = outer.rpartition(".")[2]
+    outer = tree_edit.loop_name(outer)
     for factor in range(1, MOST_SKEW + 1):
 
         def skewed(factor: int = factor) -> Tree:

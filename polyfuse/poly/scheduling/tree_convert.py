@@ -70,13 +70,15 @@ def with_smaller_value(model: PolyModel, pairs: isl.UnionMap, m: Member) -> isl.
     found = []
     for k in range(maps.n_map()):
         each = maps.get_at(k)
-        here, there = (
-            (each.get_tuple_name(end) or "").removeprefix("S_")
-            for end in (isl.dim_type.in_, isl.dim_type.out)
-        )
-        before, after = (value_map(model, n, m.of(n)) for n in (here, there))
+        before, after = (value_map(model, n, m.of(n)) for n in _ends(each))
         found.append(each.intersect(before.lex_gt_map(after)))
     return model.union_map(found)
+
+
+def _ends(m: isl.Map) -> tuple[str, str]:
+    """The two statements whose instances a map pairs."""
+    first, second = (m.get_tuple_name(end) or "" for end in (isl.dim_type.in_, isl.dim_type.out))
+    return first.removeprefix("S_"), second.removeprefix("S_")
 
 
 def lag(model: PolyModel, pairs: isl.UnionMap, m: Member) -> int | None:
@@ -107,9 +109,7 @@ def _with_values(
     maps = pairs.get_map_list()
     for k in range(maps.n_map()):
         m = maps.get_at(k)
-        here, there = (
-            (m.get_tuple_name(end) or "").removeprefix("S_") for end in (isl.dim_type.in_, isl.dim_type.out)
-        )
+        here, there = _ends(m)
         if here in first and there in second:
             before = value_map(model, here, first[here])
             yield m, before.apply_range(value_map(model, there, second[there]).reverse())

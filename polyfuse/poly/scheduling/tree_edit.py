@@ -198,7 +198,7 @@ def skew(tree: Tree, at: str, by: str, factor: int = 1) -> Tree:
     names = [n for n, _ in target.exprs]
     outside = {n: _around(tree, n, target) for n in names}
     common = [m for m in outside[names[0]] if all(m in found for found in outside.values())]
-    found = next((m for m in common if m.name == by.rpartition(".")[2]), None)
+    found = next((m for m in common if m.name == loop_name(by)), None)
     if found is None:
         there = ", ".join(m.name for m in common)
         raise _error("PF522", f"loop '{by}' is not around loop '{target.name}'; there are: {there or 'none'}")
@@ -323,9 +323,19 @@ def nest_of(tree: Tree, at: str) -> list[str]:
     return found
 
 
+def loop_name(at: str) -> str:
+    """The name of the loop of an address."""
+    return _parts(at)[1]
+
+
+def _parts(at: str) -> tuple[str, str]:
+    statement, _, name = at.rpartition(".")
+    return statement, name
+
+
 def find(tree: Tree, at: str) -> Member:
     """The loop of an address. Raises ScheduleError PF520, PF521."""
-    statement, _, name = at.rpartition(".")
+    statement, name = _parts(at)
     known = loops(tree)
     if statement:
         _known(statements(tree), statement, "in the tree")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,7 +193,8 @@ ILLEGAL: dict[str, tuple[Callable[[], object], str, str, str | None]] = {
     ),
     "recompute of a recurrence": (
         lambda: pf.schedule(
-            "op f(x: f32[N]) -> (y: f32[N]) { a[i] = x[i] + (a[i - 1] if i > 0 else 0.0); y[i] = a[i] * 2.0 }", N=5
+            "op f(x: f32[N]) -> (y: f32[N]) { a[i] = x[i] + (a[i-1] if i > 0 else 0.0); y[i] = a[i] + 1.0 }",
+            N=5,
         ).recompute("a", at="y.i"),
         "PF540", "recurrence", None,
     ),
@@ -323,3 +327,13 @@ def test_parallel_loops_of_a_hand_made_tree_are_vector_lanes_and_threads() -> No
     on_gpu = tiled.lower(target="cuda")
     assert all(k.threads[0] > 1 for k in on_gpu.kernels)
     assert ONE_NEST.lower(target="cuda").launches == 1  # one nest is one kernel
+
+
+def test_the_page_and_the_docstrings_tell_the_truth() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "schedules.md").read_text(encoding="utf-8")
+    text = "\n\n".join(re.findall(r"```python\n(.*?)\n```", page, re.DOTALL))
+    examples = [text, pf.schedule.__doc__ or "", pf.Schedule.__doc__ or ""]
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for k, each in enumerate(examples):
+        found = doctest.DocTestParser().get_doctest(each, {"pf": pf}, str(k), None, None)
+        assert found.examples and runner.run(found).failed == 0
