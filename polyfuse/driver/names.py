@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import CodeType
 
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.syntax.formatter import format_program
@@ -19,7 +20,23 @@ def digest(function: Compiled, more: object = None) -> str:
 
 def _told(value: object) -> str:
     """A function or an operator in words that do not depend on the process."""
-    if isinstance(value, Compiled):
-        return digest(value)
+    function = value if isinstance(value, Compiled) else getattr(value, "function", None)
+    if isinstance(function, Compiled):
+        return digest(function, getattr(value, "backward", None))
     name = getattr(value, "__qualname__", None)
-    return f"{getattr(value, '__module__', '')}.{name}" if name else str(value or "")
+    if not name:
+        return str(value or "")
+    code = getattr(value, "__code__", None)
+    return f"{getattr(value, '__module__', '')}.{name}{_text_of(code) if code else ''}"
+
+
+def _text_of(code: CodeType) -> str:
+    """What a function of Python does: functions may have one name."""
+
+    def told(constant: object) -> str:
+        if isinstance(constant, CodeType):
+            return _text_of(constant)
+        return str(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+
+    constants = map(told, code.co_consts)
+    return f" {code.co_code.hex()} {code.co_names} [{', '.join(constants)}]"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from polyfuse.api import Gradients, Operator, Program, Source, compile, grad
+from polyfuse.autodiff.structure import live_tensors
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
@@ -51,16 +52,38 @@ class Rule:
     graph: TensorGraph | None = None
     kept: tuple[str, ...] = ()
 
+    def batched(self) -> Rule:
+        """A rule that does this for each element of a batch, which all tensors have in front."""
 
+        def backward(*args: Any, **sizes: Any) -> tuple[Any, ...]:
+            at: list[int] = []
+
+            def of_each(*given: Any) -> tuple[Any, ...]:
+                every = self.backward(*given, **sizes)
+                at[:] = [k for k, g in enumerate(every) if g is not None]
+                return tuple(every[k] for k in at)
+
+            dims = tuple(0 if isinstance(a, torch.Tensor) else None for a in args)
+            found = dict(zip(at, torch.vmap(of_each, dims)(*args), strict=True))
+            return tuple(found.get(k) for k in range(len(self.wrt)))
+
+        return replace(self, backward=backward)
+
+
+NOTHING_FLOWS = Rule(None, (), tuple, ())
 MakeOperator = Callable[[Compiled], Any]
 
 
 class Differentiation:
-    """The gradient of an operator of torch. `make`: an operator of torch from a function."""
+    """The gradient of an operator of torch. `make`: an operator of torch from a function.  Of what is derived
+    nothing need flow to an argument: the gradient of a gradient is 0 then."""
 
-    def __init__(self, function: Compiled, backward: Any, make: MakeOperator) -> None:
-        self.function, self.make = function, make
-        self._by_hand = None if backward is None else _by_hand(function.signature, backward, make)
+    def __init__(self, function: Compiled, backward: Any, make: MakeOperator, is_derived: bool) -> None:
+        self.function, self.make, self.is_derived = function, make, is_derived
+        self.by_hand: Rule | None = None
+        if backward is not None:
+            given = isinstance(backward, Rule)
+            self.by_hand = backward if given else _by_hand(function.signature, backward, make)
         self._rules: dict[object, Rule] = {}
 
     def attach(self, registered: Registered) -> None:
@@ -70,8 +93,8 @@ class Differentiation:
 
     def _rule(self, named: Named) -> Rule:
         """The rule for a call. Raises ArgumentError PF420 where there is none, and says why."""
-        if self._by_hand is not None:
-            return self._by_hand
+        if self.by_hand is not None:
+            return self.by_hand
         wrt = tuple(n for n, v in named.items() if requires_grad(v))
         dtypes = {n: dtype_of(n, v) for n, v in named.items() if isinstance(v, torch.Tensor)}
         ranks = {n: v.dim() if isinstance(v, torch.Tensor) else 0 for n, v in named.items() if v is not None}
@@ -84,11 +107,15 @@ class Differentiation:
         function, _, values = self.function.chosen((), dict(named))
         signature = function.signature
         operator = Operator(Program(function.programs), self.function.signature.op, signature.absent)
+        ranks = {n: r for n, r in ranks.items() if n in values}
+        graph = function.graph_for(dtypes, ranks)
+        generics = infer_generics(signature, dtypes, ranks)
+        of = [r for r in graph.outputs if graph.tensor(r).dtype.is_float]
+        flowing = tuple(n for n in wrt if n in live_tensors(graph, of, wrt))
+        if not of or (self.is_derived and not flowing):
+            return NOTHING_FLOWS
         try:
-            graph = function.graph_for(dtypes, {n: r for n, r in ranks.items() if n in values})
-            generics = infer_generics(signature, dtypes, {n: r for n, r in ranks.items() if n in values})
-            flows = [r for r in graph.outputs if graph.tensor(r).dtype.is_float]
-            pair = grad(operator, wrt, of=flows, dtypes=generics.dtypes, ranks=generics.ranks)
+            pair = grad(operator, flowing or wrt, of=of, dtypes=generics.dtypes, ranks=generics.ranks)
         except PolyfuseError as error:
             what = f"argument '{wrt[0]}' of {signature.name}"
             raise no_gradient(what, wrt[0], because=error.diagnostics[0].message) from error
@@ -129,7 +156,7 @@ def _function_of(registered: Registered, rule_of: Callable[[Named], Rule]) -> Ca
         kept = () if rule.forward is None else args  # to keep values that have gradients
         ctx.saved = _Saved(ctx, [_value(s, named, [*results, *rule.kept], every) for s in rule.sources], kept)
         found = every[: len(results)]
-        ctx.mark_non_differentiable(*(r for r in found if not r.is_floating_point()))
+        ctx.mark_non_differentiable(*(r for r in found if not rule.wrt or not r.is_floating_point()))
         return found[0] if len(found) == 1 else found
 
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.names import digest
 from polyfuse.interop.torch_tensors import BY_TOKEN
+from polyfuse.support.processes import ForkLock
 from polyfuse.torch.gradients import Differentiation
 from polyfuse.torch.registration import NAMESPACE, Registered, dtype_of
 
@@ -32,26 +34,38 @@ def op(
     backward  what computes the gradients, if they are not to be derived
     """
     compiled = function if isinstance(function, Compiled) else compile(function)
-    if name is None and backward is None:
-        return automatic(compiled)
-    return TorchOperator(compiled, name, backward)
+    return _made(compiled, name, backward)
 
 
-def automatic(function: Compiled) -> TorchOperator:
-    """The operator of a function that nothing more is said of: one for all functions that are the same."""
-    return _kept(function, None)
+def derived(function: Compiled) -> TorchOperator:
+    """The operator of a forward or backward that a gradient consists of."""
+    return _made(function, None, DERIVED)
 
 
-def _kept(function: Compiled, backward: Any) -> TorchOperator:
-    name = _full_name(function, None, backward)
-    if name not in _automatic:
-        _automatic[name] = TorchOperator(function, None, backward)
-    return _automatic[name]
+_lock = ForkLock()
+_operators: dict[str, TorchOperator] = {}
+"""By name: of several that are the same there is one."""
+NONE, DERIVED = "none", "derived"
+"""In place of a backward: there is no gradient, not even a derived one; it is what a gradient is made of, and
+nothing has to flow through it."""
 
 
-_automatic: dict[str, TorchOperator] = {}
-NONE = "none"
-"""In place of a backward: there is no gradient, not even a derived one."""
+def _made(function: Compiled, given_name: str | None, backward: Any) -> TorchOperator:
+    """An operator that is not there yet, or the one that is.  Of names that are given the last one counts."""
+    name = _full_name(function, given_name, backward)
+    with _lock:
+        for k in count(2):
+            known = _operators.get(name)
+            if known is not None and known.is_of(function, backward):
+                return known
+            if known is None or given_name is not None:
+                break
+            name = f"{_full_name(function, None, backward)}_{k}"  # closures of one text
+        if known is not None:
+            known.is_replaced = True
+        made = _operators[name] = TorchOperator(function, name, backward)
+        made.given_name = given_name
+        return made
 
 
 class TorchOperator:
@@ -61,13 +75,14 @@ class TorchOperator:
     that autograd, autocast, tracers, `torch.func` and subclasses see one operator, `overload`.
     """
 
-    def __init__(self, function: Compiled, name: str | None, backward: Any) -> None:
-        self.function, self.backward = function, backward
-        self.name = _full_name(function, name, backward)
-        self._given_name = name
+    def __init__(self, function: Compiled, name: str, backward: Any) -> None:
+        self.function, self.backward, self.name = function, backward, name
+        self.given_name: str | None = None
+        self.is_replaced = False
         self._on: dict[str, Compiled] = {}
         self._last = function
-        self._gradient = Differentiation(function, None if backward == NONE else backward, automatic)
+        by_hand = None if backward in (NONE, DERIVED) else backward
+        self._gradient = Differentiation(function, by_hand, derived, is_derived=backward == DERIVED)
         self._batched: dict[object, tuple[TorchOperator, tuple[str, ...]]] = {}
         self._registered: dict[frozenset[str], Registered] = {}
         self.overload: Any = self._register(frozenset()).overload
@@ -75,6 +90,8 @@ class TorchOperator:
         self.__doc__ = function.__doc__
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self.is_replaced:
+            raise self._replaced()
         if torch.compiler.is_compiling():
             return _result(self.overload(*args, **kwargs))
         if not kwargs:
@@ -87,10 +104,22 @@ class TorchOperator:
         return f"<polyfuse {self.function.signature} as torch.ops.{self.name.replace('::', '.')}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self.function, self._given_name, self.backward)
+        return _made, (self.function, self.given_name, self.backward)
 
     def __deepcopy__(self, memo: object) -> TorchOperator:
         return self
+
+    def is_of(self, function: Compiled, backward: Any) -> bool:
+        """Is it made of these?"""
+        of_python = callable(backward) and not isinstance(
+            backward, (Compiled, Operator, Program, TorchOperator)
+        )
+        same = self.backward == backward or not of_python
+        return same and digest(function, backward) == digest(self.function, self.backward)
+
+    def _replaced(self) -> ArgumentError:
+        message = f"{self.name} is another operator by now: this one was made before it"
+        return ArgumentError(message, code="PF426", hint="call the new one, or give one of them another name")
 
     # --- calls ---
 
@@ -107,7 +136,9 @@ class TorchOperator:
 
     def _register(self, tensors: frozenset[str]) -> Registered:
         """The operator of torch where these scalar parameters are given as tensors."""
-        if tensors not in self._registered:
+        with _lock:
+            if tensors in self._registered:
+                return self._registered[tensors]
             name = "_with_".join([self.name, *sorted(tensors)])
             made = Registered(name, self.function.signature, self._for, tensors)
             if self.backward == NONE or any(p.inout for p in self.function.signature.params):
@@ -116,12 +147,16 @@ class TorchOperator:
                 self._gradient.attach(made)
             made.on_vmap(self._batch)
             self._registered[tensors] = made
-        return self._registered[tensors]
+            return made
 
-    def _batch(self, values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    def _batch(self, size: int, values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
         """Results of a call in which some tensors have a batch axis in front, and which results have it."""
         params = {p.name for p in self.function.signature.params}
         function, _, given = self.function.chosen((), dict(values))
+        if by_hand := self._gradient.by_hand:  # it is computed for each element of the batch
+            tensors = [n for n, v in given.items() if isinstance(v, torch.Tensor)]
+            given |= {n: given[n].expand(size, *given[n].shape) for n in tensors if n not in names}
+            names = tuple(tensors)
         dtypes = {n: dtype_of(n, v) for n, v in given.items() if isinstance(v, torch.Tensor)}
         ranks = {n: v.dim() - (n in names) if n in dtypes else 0 for n, v in given.items() if n in params}
         key = (names, *((n, d.name, ranks[n]) for n, d in dtypes.items()))
@@ -129,7 +164,11 @@ class TorchOperator:
             made = batched(function.graph_for(dtypes, ranks), names)
             operator = parse(operator_text(made.graph)).op()
             like = function.like(operator.program.programs, operator.signature)
-            self._batched[key] = automatic(like), made.results
+            if by_hand:
+                own = TorchOperator(like, f"{self.name}_{digest(like)}", by_hand.batched())
+            else:
+                own = _made(like, None, self.backward)
+            self._batched[key] = own, made.results
         op, results = self._batched[key]
         return op(**given), results
 
@@ -147,11 +186,6 @@ class TorchOperator:
 
 def _result(found: Any) -> Any:
     return None if isinstance(found, tuple) and not found else found
-
-
-def _again(function: Compiled, name: str | None, backward: Any) -> TorchOperator:
-    """An operator from its pickle."""
-    return op(function, name=name, backward=backward)
 
 
 def _full_name(function: Compiled, name: str | None, backward: Any = None) -> str:
@@ -176,4 +210,4 @@ def dispatched(token: str, given: bool, args: tuple[Any, ...], kwargs: Mapping[s
     if given:
         message = "out= cannot be used in what torch traces"
         raise ArgumentError(message, code="PF805", hint="leave it out: torch makes the results")
-    return _kept(BY_TOKEN[token], NONE)(*args, **kwargs)
+    return _made(BY_TOKEN[token], None, NONE)(*args, **kwargs)

@@ -146,7 +146,7 @@ class Registered:
             given = {p.name: d for p, d in zip(self.signature.params, in_dims, strict=False) if d is not None}
             values = self.named(args, kwargs)
             values |= {n: values[n].movedim(d, 0) for n, d in given.items()}
-            results, which = batched(values, tuple(given))
+            results, which = batched(info.batch_size, values, tuple(given))
             dims = tuple(0 if r.name in which else None for r in self.signature.results)
             return results, None if not dims else dims[0] if len(dims) == 1 else dims
 
@@ -177,7 +177,7 @@ class Registered:
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         named = self.named(args, kwargs)
         function, _, values = self.function(named).chosen((), named)
-        device = next(v.device for v in values.values() if isinstance(v, torch.Tensor))
+        device = self._device(values)
         given = {n: v for n, v in values.items() if n in {s.name for s in self.signature.size_params}}
         arrays = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
         graph = function.graph_for(
@@ -193,6 +193,19 @@ class Registered:
             )
         )
         return None if not found else found[0] if len(found) == 1 else found
+
+    def _device(self, values: Mapping[str, Any]) -> Any:
+        """Where the tensors are. Raises ArgumentError PF417 for several places."""
+        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        found: dict[Any, str] = {}
+        for n, v in tensors.items():
+            if v.dim():  # numbers may be anywhere
+                found.setdefault(v.device, n)
+        if len(found) > 1:
+            told = ", ".join(f"'{n}' is on {d}" for d, n in found.items())
+            message = f"the tensors of {self.signature.name} are on several devices: {told}"
+            raise ArgumentError(message, code="PF417", hint="move them to one device")
+        return next(iter(found), next(v.device for v in tensors.values()))
 
     def _autocast(self, key: str, device: str) -> Function:
         """A kernel that gives arguments one dtype, where the operator wants that."""
