@@ -19,6 +19,7 @@ from jax.tree_util import Partial
 from polyfuse.api import Gradients, Operator, Program, Source, compile, grad, parse
 from polyfuse.autodiff.batching import batched
 from polyfuse.autodiff.graph_text import operator_text
+from polyfuse.autodiff.structure import live_tensors
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
@@ -55,6 +56,7 @@ class JaxOperator:
                 message, code="PF807", hint='pf.jax.op takes what is compiled with target="cpu"'
             )
         self.function = function.like(function.programs, function.signature, "cpu")
+        self.backward = backward
         self._by_hand = None if backward is None else _by_hand(self.function.signature, backward)
         self._steps: dict[object, _Step] = {}
         self.__name__ = self.__qualname__ = function.__name__
@@ -62,6 +64,12 @@ class JaxOperator:
 
     def __repr__(self) -> str:
         return f"<polyfuse {self.function.signature} for JAX>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JaxOperator, (self.function, self.backward)
+
+    def __deepcopy__(self, memo: object) -> JaxOperator:
+        return self
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         named = self.function.named(args, kwargs)
@@ -75,12 +83,19 @@ class JaxOperator:
 
 
 class _Step:
-    """An operator at its size parameters, all optional tensors decided: a function of arrays only."""
+    """An operator at its size parameters, all optional tensors decided: a function of arrays only.  Nothing
+    need flow through one that is derived, which a gradient consists of."""
 
-    def __init__(self, function: Compiled, sizes: Mapping[str, int], by_hand: _ByHand | None = None) -> None:
-        self.function, self.sizes, self.by_hand = function, sizes, by_hand
+    def __init__(
+        self,
+        function: Compiled,
+        sizes: Mapping[str, int],
+        by_hand: _ByHand | None = None,
+        is_derived: bool = False,
+    ) -> None:
+        self.function, self.sizes, self.by_hand, self.is_derived = function, sizes, by_hand, is_derived
         self.params = function.signature.params
-        self._gradients: dict[object, _Gradient] = {}
+        self._gradients: dict[object, _Gradient | None] = {}
         self._batched: dict[object, tuple[_Step, tuple[bool, ...]]] = {}
         self._wide = custom_vmap(self._called)
         self._wide.def_vmap(self._on_vmap)
@@ -96,6 +111,10 @@ class _Step:
 
     def _arrays(self, given: Mapping[str, Any]) -> list[Any]:
         """Arguments as arrays: numbers get the types of their parameters, integers for i64 are widened."""
+        for p in self.params:
+            if p.extents and not hasattr(given[p.name], "dtype"):
+                message = f"argument '{p.name}' is {given[p.name]!r:.40}; an array is expected"
+                raise ArgumentError(message, code="PF425")
         dtypes, ranks = self._types({n: v for n, v in given.items() if hasattr(v, "dtype")})
         ranks |= {n: 0 for n in given if n not in ranks}
         generics = infer_generics(self.function.signature, dtypes, ranks).dtypes
@@ -114,9 +133,11 @@ class _Step:
         wide = {p.name for p in self.params if p.dtype == "i64"}
         dtypes: dict[str, DType] = {}
         for n, a in arrays.items():
-            dtype = from_numpy(
-                np.dtype(np.int64) if n in wide and a.dtype.kind in "iu" else np.dtype(a.dtype)
-            )
+            try:
+                own = np.dtype(a.dtype)
+            except TypeError:  # keys of random numbers, tensors of others
+                own = np.dtype(object)
+            dtype = from_numpy(np.dtype(np.int64) if n in wide and own.kind in "iu" else own)
             if dtype is None:
                 message = f"argument '{n}' has dtype {a.dtype}, which the language does not have"
                 raise ArgumentError(message, code="PF402")
@@ -147,7 +168,8 @@ class _Step:
         if key not in self._batched:
             made = batched(self.function.graph_for(dtypes, ranks), names)
             operator = parse(operator_text(made.graph)).op()
-            step = _Step(self.function.like(operator.program.programs, operator.signature), self.sizes)
+            function = self.function.like(operator.program.programs, operator.signature)
+            step = _Step(function, self.sizes, None, self.is_derived)
             results = [r.name in made.results for r in self.function.signature.results]
             self._batched[key] = step, (*results, *(p.name in names for p in self.params if p.inout))
         step, results_batched = self._batched[key]
@@ -167,15 +189,28 @@ class _Step:
         dtypes, ranks = self._types(self._named(values))
         key = (wrt, *((n, d.name, ranks[n]) for n, d in dtypes.items()))
         if key not in self._gradients:
-            self._gradients[key] = _Gradient(self, wrt, dtypes, ranks)
-        return self._gradients[key].forward(values)
+            graph = self.function.graph_for(dtypes, ranks)
+            of = [r for r in graph.outputs if graph.tensor(r).dtype.is_float]
+            flowing = tuple(n for n in wrt if n in live_tensors(graph, of, wrt))
+            writes = any(p.inout for p in self.params)
+            none = not writes and (not of or (self.is_derived and not flowing))
+            self._gradients[key] = None if none else _Gradient(self, flowing or wrt, of, dtypes, ranks)
+        gradient = self._gradients[key]
+        if gradient is None:
+            return self._wide(*values), Partial(_nothing, len(primals))
+        return gradient.forward(values)
 
 
 class _Gradient:
     """The gradient of a step for one choice of types."""
 
     def __init__(
-        self, step: _Step, wrt: tuple[str, ...], dtypes: Mapping[str, DType], ranks: Mapping[str, int]
+        self,
+        step: _Step,
+        wrt: tuple[str, ...],
+        of: Sequence[str],
+        dtypes: Mapping[str, DType],
+        ranks: Mapping[str, int],
     ) -> None:
         function, signature = step.function, step.function.signature
         if any(p.inout for p in signature.params):
@@ -184,7 +219,6 @@ class _Gradient:
         operator = Operator(Program(function.programs), signature.op)
         graph = function.graph_for(dtypes, ranks)
         generics = infer_generics(signature, dtypes, ranks)
-        of = [r for r in graph.outputs if graph.tensor(r).dtype.is_float]
         self._pair: Gradients = grad(operator, wrt, of=of, dtypes=generics.dtypes, ranks=generics.ranks)
         self._step, self._results = step, [r.name for r in signature.results]
         self._graph = graph
@@ -192,7 +226,8 @@ class _Gradient:
         self._backwards: dict[object, tuple[_Step, Callable[..., Arrays]]] = {}
 
     def _of(self, operator: Operator, sizes: Mapping[str, int]) -> _Step:
-        return _Step(self._step.function.like(operator.program.programs, operator.signature), sizes)
+        function = self._step.function.like(operator.program.programs, operator.signature)
+        return _Step(function, sizes, None, is_derived=True)
 
     def forward(self, values: Arrays) -> tuple[Arrays, Any]:
         """Results, and a function of cotangents, with the values that it needs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +153,47 @@ def test_what_cannot_be_called_says_so() -> None:
     with pytest.raises(Exception, match="PF807"):
         text = "op pick(x: f32[N], k: i32[M]) -> (y: f32[M]) { y[i] = x[k[i]] }"
         pf.jax.op(pf.compile(text, checked=True))(array(3), jnp.array([1]))
+
+
+def refused(code: str, call: Callable[..., Any], *args: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
+        call(*args)
+    assert error.value.code == code
+
+
+def test_gradients_where_nothing_flows() -> None:
+    """Of a gradient they are 0; of an operator all the same somebody expects one."""
+    relu = pf.jax.op("op relu(x: f32[N]) -> (y: f32[N]) { y[i] = max(x[i], 0.0) }")
+    z = jnp.array([-1.0, 2.0])
+    twice = jax.grad(lambda z: jnp.square(jax.grad(lambda z: jnp.square(relu(z)).sum())(z)).sum())
+    assert twice(z).tolist() == [0.0, 16.0]
+    assert not jax.jacrev(jax.jacrev(relu))(z).any()
+    gate = pf.jax.op("op gate(x: f32[N], m: f32[N]) -> (y: f32[N]) { y[i] = x[i] if m[i] > 0.0 else 0.0 }")
+    both = jax.grad(lambda x, m: gate(x, m).sum(), (0, 1))(z, z)
+    assert [g.tolist() for g in both] == [[0.0, 1.0], [0.0, 0.0]]
+    refused("PF791", jax.grad(lambda m: gate(z, m).sum()), z)
+    place = pf.jax.op("op place(x: f32[N, M]) -> (k: i64[N]) { k[i] = argmax[j](x[i, j]) }")
+    eye = jnp.eye(3)
+    assert jnp.array_equal(jax.grad(lambda x: x[jnp.arange(3), place(x)].sum())(eye), eye)
+
+
+def test_batches_have_the_gradient_that_is_given() -> None:
+    text = "op clamp(x: f32[N]) -> (y: f32[N]) { y[i] = min(max(x[i], -1.0), 1.0) }"
+    x = jnp.array([[-2.0, 0.5], [3.0, 0.1]])
+    for backward in (
+        "op ten(dy: f32[N]) -> (dx: f32[N]) { dx[i] = 10.0 * dy[i] }",
+        lambda dy: {"x": 10 * dy},
+    ):
+        f = pf.jax.op(text, backward=backward)
+        assert jnp.array_equal(jax.grad(lambda a, f=f: jax.vmap(f)(a).sum())(x), jnp.full((2, 2), 10.0))
+
+
+def test_copies_and_pickles() -> None:
+    for f in (copy.deepcopy(SOFTMAX), pickle.loads(pickle.dumps(SOFTMAX))):
+        close(f(ARGS[0]), SOFTMAX(ARGS[0]))
+
+
+def test_what_is_no_array_of_a_type_of_the_language() -> None:
+    refused("PF402", SOFTMAX, jax.random.key(0))
+    for odd in (None, "x", [[1.0]], 3.0):
+        refused("PF425", SOFTMAX, odd)
