@@ -139,7 +139,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name == "stdlib":
         value = import_module("polyfuse.api").stdlib()
-    elif name in ("torch", "jax"):
+    elif name in ("torch", "jax", "visualize"):
         value = import_module(f"polyfuse.{name}")
     elif name in _WHERE:
         value = getattr(import_module(_WHERE[name]), name)

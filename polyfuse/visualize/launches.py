@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from polyfuse.ir.kernel import Kernel, KernelGraph, touched_memory
 from polyfuse.ir.tensor_graph import Purpose
-from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
+from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, colour, num, page, rect, text
 
 _WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 56, 7
-_KINDS = {"kernel": "#e7effa", "library": "#fdf0e1", "part": "#e8f5ec"}
+_KINDS = {"kernel": colour("blue-soft"), "library": colour("orange-soft")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def plan_svg(kernels: KernelGraph, title: str) -> str:
         columns.append(column)
         x += _WIDE + 2 * _PAD + _GAP
     height = max((b.y + b.height for c in columns for b in c), default=_TITLE) + MARGIN + _PAD
-    parts = [*head(title, x - _GAP + MARGIN, height)]
+    parts: list[str] = []
     for k, column in zip(kernels.kernels, columns, strict=True):
         parts += _frame(k, column)
     parts += _edges(kernels, [b for c in columns for b in c])
     for column in columns:
         parts += [line for b in column for line in _box(b)]
-    return "\n".join([*parts, "</svg>"])
+    return page(title, x - _GAP + MARGIN, height, parts)
 
 
 def _leaves(k: Kernel) -> tuple[Kernel, ...]:
@@ -125,13 +125,13 @@ def layers_svg(stages: Sequence[tuple[str, KernelGraph]], title: str) -> str:
         wide = CHAR * len(_label(name)) + 2 * _PAD
         spots[name] = x, wide
         x += wide + 2 * _LAUNCH
-    parts = [*head(title, x + MARGIN, _TITLE + _ROW * len(stages) + MARGIN)]
+    parts: list[str] = []
     for row, (heading, kernels) in enumerate(stages):
         y = float(_TITLE + _ROW * row)
         parts.append(text(MARGIN, y + 14, f"{heading}: {_counted(kernels)}", family="h"))
         for k in kernels.kernels:
             parts += _launch(k, spots, y + 44)
-    return "\n".join([*parts, "</svg>"])
+    return page(title, x + MARGIN, _TITLE + _ROW * len(stages) + MARGIN, parts)
 
 
 def _columns(stages: Sequence[KernelGraph]) -> list[str]:

@@ -28,7 +28,7 @@ from polyfuse.ir.schedule_tree import (
     word_of,
 )
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
-from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
+from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, colour, num, page, rect, text
 
 LINE = 17
 PAD = 10
@@ -46,10 +46,10 @@ class _Colour:
     word: str
 
 
-PARALLEL = _Colour("#1a7f4b", "#e8f5ec", "parallel")
-ANY_ORDER = _Colour("#8a6d00", "#fbf4d9", "reduction (any order)")
-ORDERED = _Colour("#b3560b", "#fdf0e1", "ordered")
-MIXED = _Colour(EDGE, "#f5f6f8", "")
+PARALLEL = _Colour(colour("green"), colour("green-soft"), "parallel")
+ANY_ORDER = _Colour(colour("olive"), colour("olive-soft"), "reduction (any order)")
+ORDERED = _Colour(colour("orange"), colour("orange-soft"), "ordered")
+MIXED = _Colour(EDGE, colour("plain"), "")
 
 
 def tree_svg(tree: Tree, title: str, graph: TensorGraph | None = None) -> str:
@@ -195,9 +195,9 @@ class _Loops:
         return 3 * PAD + len(self.loops) * (PILL + 4) - 4 + self.child.height
 
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
-        colours = {loop.colour for loop in self.loops}
-        colour = self.loops[0].colour if len(colours) == 1 else MIXED
-        yield rect(x, y, width, self.height, colour.soft, colour.strong, 6)
+        kinds = {loop.colour for loop in self.loops}
+        kind = self.loops[0].colour if len(kinds) == 1 else MIXED
+        yield rect(x, y, width, self.height, kind.soft, kind.strong, 6)
         y += PAD
         for loop in self.loops:
             yield from loop.draw(x + PAD, y)
@@ -236,8 +236,8 @@ def _statement(graph: TensorGraph | None, name: str) -> Statement | None:
 
 
 def _loop(m: Member, graph: TensorGraph | None) -> _Loop:
-    colour = {c.word: c for c in (PARALLEL, ANY_ORDER, ORDERED)}[word_of(m, graph)]
-    notes = [colour.word]
+    kind = {c.word: c for c in (PARALLEL, ANY_ORDER, ORDERED)}[word_of(m, graph)]
+    notes = [kind.word]
     ranges = _ranges(m, graph)
     if len(ranges) == 1:
         notes.append(ranges[0])
@@ -249,7 +249,7 @@ def _loop(m: Member, graph: TensorGraph | None) -> _Loop:
     values = _values(m)
     if values:
         notes.append(values)
-    return _Loop(m.name, textwrap.shorten(", ".join(notes), WRAP, placeholder=" ..."), colour)
+    return _Loop(m.name, textwrap.shorten(", ".join(notes), WRAP, placeholder=" ..."), kind)
 
 
 def _ranges(m: Member, graph: TensorGraph | None) -> list[str]:
@@ -298,7 +298,7 @@ def _page(title: str, panels: list[_Panel]) -> str:
     width = 2 * MARGIN + max(inner, _LEGEND_WIDTH, len(title) * 10.5)
     top = MARGIN + _TITLE + heading
     height = top + max(p.box.height for p in panels) + _LEGEND + MARGIN
-    parts = [*head(title, width, height)]
+    parts: list[str] = []
     x: float = MARGIN
     for k, p in enumerate(panels):
         if k:
@@ -308,16 +308,16 @@ def _page(title: str, panels: list[_Panel]) -> str:
         parts += p.box.draw(x, top, p.width)
         x += p.width + _BETWEEN
     parts += _legend(MARGIN, height - MARGIN - 6)
-    return "\n".join([*parts, "</svg>", ""])
+    return page(title, width, height, parts)
 
 
 def _legend(x: float, y: float) -> Iterator[str]:
-    for colour, words, width in (
+    for kind, words, width in (
         (PARALLEL, "parallel: no iteration needs another", 270),
         (ANY_ORDER, "reduction: any order, one element", 240),
         (ORDERED, "ordered: one iteration after the other", 250),
     ):
-        yield rect(x, y - 10, 12, 12, colour.strong, colour.strong, 3)
+        yield rect(x, y - 10, 12, 12, kind.strong, kind.strong, 3)
         yield text(x + 18, y, words, family="s", fill=FAINT)
         x += width
 

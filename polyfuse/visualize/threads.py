@@ -16,10 +16,10 @@ from polyfuse.ir.index_expr import IndexExpr, evaluate
 from polyfuse.ir.kernel import Kernel, placement
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, statement_reads
-from polyfuse.visualize.svg import EDGE, FAINT, INK, MARGIN, PAPER, head, rect, text
+from polyfuse.visualize.svg import EDGE, FAINT, HUES, INK, MARGIN, PAPER, colour, page, rect, text
 
 _CELL, _LINE, _LABEL, _TITLE, _FOOT = 7, 26, 190, 62, 40
-_MINE, _OTHER = "#1a7f4b", "#e8f5ec"
+_MINE, _OTHER = colour("green"), colour("green-soft")
 MOST_THREADS = 32
 Place = tuple[tuple[int, ...], int, int, int, int]
 
@@ -69,7 +69,7 @@ def thread_svg(kernel: Kernel, statement: str, *, thread: int = 5, rows: int = 2
     what = f"what thread tx = {thread}, ty = 0 of block 0 touches"
     note = f"green: {what}; a box: {kernel.vector} elements at once"
     foot = text(MARGIN, top + 16, note, family="s", fill=FAINT)
-    return "\n".join([*head(title, width, top + _FOOT), *lines, foot, "</svg>", ""])
+    return page(title, width, top + _FOOT, [*lines, foot])
 
 
 def _line(top: float, label: str, places: list[Place], thread: int | None) -> list[str]:
@@ -102,7 +102,7 @@ def _line(top: float, label: str, places: list[Place], thread: int | None) -> li
 
 
 _WIDE, _HIGH, _BETWEEN, _PLACEMENT_TITLE, _HEADING, _PLACEMENT_FOOT = 34, 22, 60, 40, 30, 40
-_PAPERS = ("#e8f5ec", "#fdf0e1", "#e7effa", "#f7e8f2", "#fbf7d5", "#e3f4f4", "#efe9fb", "#f0efe9")
+_PAPERS = tuple(colour(f"{hue}-soft") for hue in HUES)
 _LEAST = 560
 
 Point = Mapping[str, int]
@@ -172,7 +172,7 @@ def placement_svg(kernel: Kernel, producer: str, consumer: str, *, along: str, t
     width = max(x - _BETWEEN + MARGIN, _LEAST, 2 * MARGIN + len(heading) * 10.5)
     note = "colour: a block; row.thread in it, * for every thread; framed: an element and what it needs"
     foot = text(MARGIN, lowest + 24, note, family="s", fill=FAINT)
-    return "\n".join([*head(heading, width, lowest + _PLACEMENT_FOOT), *parts, foot, "</svg>", ""])
+    return page(heading, width, lowest + _PLACEMENT_FOOT, [*parts, foot])
 
 
 def _heading(s: Statement) -> str:
