@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "Picture": "polyfuse.visualize.svg",
+    "dependences": "polyfuse.visualize.polyhedra",
     "domain": "polyfuse.visualize.polyhedra",
+    "schedule_order": "polyfuse.visualize.orders",
 }
 
-__all__ = ["Picture", "domain"]
+__all__ = ["Picture", "dependences", "domain", "schedule_order"]
 
 if TYPE_CHECKING:
-    from polyfuse.visualize.polyhedra import domain
+    from polyfuse.visualize.orders import schedule_order
+    from polyfuse.visualize.polyhedra import dependences, domain
     from polyfuse.visualize.svg import Picture
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, hypot
+from math import hypot
 
 from polyfuse.poly.model.points import Node, Point, Space
 from polyfuse.visualize.svg import (
@@ -175,6 +175,7 @@ class Sheet:
         self.spots: dict[Node, tuple[float, float]] = {}
         self.right = float(MARGIN)
         self.bottom = MARGIN + 22.0
+        self._heads: dict[str, str] = {}  # of arrows
         self._under: list[str] = []  # hulls and axes
         self._lines: list[str] = []
         self._over: list[str] = []  # points and legends
@@ -182,19 +183,22 @@ class Sheet:
             self.note(subtitle)
         self.bottom += 14
 
-    def place(self, panels: Sequence[Panel], *, left: float = MARGIN, widest: float = WIDEST) -> None:
-        """Put panels side by side, in rows no wider than `widest`, below what is there."""
-        x, y, lowest = left, self.bottom, self.bottom
+    def place(self, panels: Sequence[Panel], *, step: float = 0) -> None:
+        """Put panels side by side, in rows that fit a page; each lies a `step` lower than the one before, so
+        that arrows between them do not cover each other."""
+        x, y, lowest = float(MARGIN), self.bottom, self.bottom
         for p in panels:
-            if x > left and x + p.width > widest:
-                x, y = left, lowest + GAP
-            self._under += _axes(p, x, y)
+            if x > MARGIN and x + p.width > WIDEST:
+                x, y = float(MARGIN), lowest + GAP
+            self._under.append(_lattice(p, x, y))
+            self._over += _axes(p, x, y)
             for node, cell in p.cells.items():
                 dx, dy = p.spot(*cell)
                 self.spots[node] = (x + dx, y + dy)
             x += p.width
             self.right, lowest = max(self.right, x), max(lowest, y + p.height)
             x += GAP
+            y += step
         self.bottom = lowest + 10
 
     def hull(self, panel: Panel, name: str, hue: str) -> None:
@@ -228,15 +232,16 @@ class Sheet:
         """Something below points."""
         self._lines.append(part)
 
-    def arrow(self, a: Node, b: Node, kind: str, tip: str) -> None:
-        """From a point to another, past those between them."""
+    def arrow(self, a: Node, b: Node, name: str, tip: str) -> None:
+        """From a point to another, past those between them, in a colour of the table."""
         (x1, y1), (x2, y2) = self.spots[a], self.spots[b]
-        path, low = _curve(x1, y1, x2, y2, self.radius)
+        others = [spot for node, spot in self.spots.items() if node not in (a, b)]
+        free = not any(_between(spot, (x1, y1), (x2, y2), self.radius) for spot in others)
+        path, low = _curve(x1, y1, x2, y2, self.radius, free)
         self.bottom = max(self.bottom, low + 8)
-        head = f"url(#{ROOT}-{kind})"
-        self._lines.append(
-            f'<path class="{kind}" d="{path}" marker-end="{head}"><title>{clean(tip)}</title></path>'
-        )
+        self._heads[name] = _marker(name)
+        style = f'stroke="{colour(name)}" marker-end="url(#{ROOT}-{name})"'
+        self._lines.append(f'<path class="line" d="{path}" {style}><title>{clean(tip)}</title></path>')
 
     def legend(self, rows: Sequence[tuple[str, str]]) -> None:
         """Lines with a coloured mark each: a colour, and words."""
@@ -261,7 +266,8 @@ class Sheet:
     def picture(self, css: str = "") -> Picture:
         """What is on the page so far."""
         width = max(self.right, MARGIN + len(self.title) * TITLE_CHAR) + MARGIN
-        parts = [_MARKERS, *self._under, *self._lines, *self._over]
+        heads = [f"<defs>{''.join(self._heads.values())}</defs>"] if self._heads else []
+        parts = [*heads, *self._under, *self._lines, *self._over]
         return Picture(page(self.title, width, self.bottom + MARGIN - 6, parts, css=_CSS + css))
 
 
@@ -270,20 +276,17 @@ _CSS = (
     f".{ROOT} .hole{{fill:{FAINT};opacity:.6}}"
     f".{ROOT} .grid{{stroke:{EDGE};stroke-width:.6;fill:none}}"
     f".{ROOT} .point{{stroke:{PAPER};stroke-width:1.2}}"
-    f".{ROOT} .flow,.{ROOT} .back,.{ROOT} .read{{fill:none;stroke-width:1.4}}"
-    f".{ROOT} .flow{{stroke:{FAINT}}}.{ROOT} .back{{stroke:{colour('bad')};stroke-width:2}}"
-    f".{ROOT} .read{{stroke:{colour('blue')}}}"
+    f".{ROOT} .halo{{paint-order:stroke;stroke:{PAPER};stroke-width:3;stroke-linejoin:round}}"
+    f".{ROOT} .line{{fill:none;stroke-width:1.4}}"
 )
 
 
-def _marker(kind: str, name: str) -> str:
+def _marker(name: str) -> str:
+    """The head of an arrow."""
     return (
-        f'<marker id="{ROOT}-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        f'<marker id="{ROOT}-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{colour(name)}"/></marker>'
     )
-
-
-_MARKERS = "<defs>" + _marker("flow", "faint") + _marker("back", "bad") + _marker("read", "blue") + "</defs>"
 
 
 def hue_of(position: int) -> str:
@@ -291,47 +294,46 @@ def hue_of(position: int) -> str:
     return HUES[position % len(HUES)]
 
 
+def _lattice(p: Panel, x: float, y: float) -> str:
+    """The lines of a panel's grid."""
+    left, top, rows = x + p.left, y + HEADING + TICKS, p.down.count if p.down else 1
+    lines = [f"M{num(left)} {num(top + (r + 0.5) * CELL)}h{num(p.across.count * CELL)}" for r in range(rows)]
+    lines += [f"M{num(left + (c + 0.5) * CELL)} {num(top)}v{num(rows * CELL)}" for c in range(p.across.count)]
+    return f'<path class="grid" d="{"".join(lines)}"/>'
+
+
 def _axes(p: Panel, x: float, y: float) -> Iterator[str]:
-    """Heading, names of dims, ticks and lines of a panel."""
-    yield text(x, y + 12, p.heading, family="b", tip=", ".join(p.names))
+    """Heading, names of dims, and ticks of a panel."""
     left, top = x + p.left, y + HEADING + TICKS
-    right = left + p.across.count * CELL
-    rows = p.down.count if p.down else 1
-    for value in p.across.ticks(p.across.widest) if p.across.name or p.across.count > 1 else ():
-        middle = left + (value - p.across.low + 0.5) * CELL
-        yield text(middle, top - 7, str(value), family="n", fill=FAINT)
-    lines = "".join(f"M{num(left)} {num(top + (r + 0.5) * CELL)}H{num(right)}" for r in range(rows))
-    for c in range(p.across.count):
-        lines += f"M{num(left + (c + 0.5) * CELL)} {num(top)}v{num(rows * CELL)}"
-    yield f'<path class="grid" d="{lines}"/>'
+    yield text(x, y + 12, p.heading, family="b halo", tip=", ".join(p.names))
+    if p.across.name or p.across.count > 1:
+        for value in p.across.ticks(p.across.widest):
+            middle = left + (value - p.across.low + 0.5) * CELL
+            yield text(middle, top - 7, str(value), family="n halo", fill=FAINT)
     if p.across.name:
-        yield text(right + 2, top - 6, f"{p.across.name}→", family="m")
+        yield text(left + p.across.count * CELL + 2, top - 6, f"{p.across.name}→", family="m halo")
     if p.down is None:
         return
     if p.down.name:
-        yield text(x, top - 6, f"{p.down.name}↓", family="m")
+        yield text(x, top - 6, f"{p.down.name}↓", family="m halo")
     for value in range(p.down.low, p.down.high + 1):
-        words = str(value)
-        at = left - 10 - len(words) * SMALL / 2
-        yield text(at, top + (value - p.down.low + 0.5) * CELL + 3.5, words, family="n", fill=FAINT)
+        at = left - 10 - len(str(value)) * SMALL / 2
+        middle = top + (value - p.down.low + 0.5) * CELL + 3.5
+        yield text(at, middle, str(value), family="n halo", fill=FAINT)
 
 
 # --- geometry ----------------------------------------------------------------------------------------------
 
 
-def _curve(x1: float, y1: float, x2: float, y2: float, radius: float) -> tuple[str, float]:
-    """A path from the rim of a point to that of another, and how far down it goes.
-
-    Straight where no point of the grid lies between, else a curve that leaves these aside.
-    """
+def _curve(x1: float, y1: float, x2: float, y2: float, radius: float, free: bool) -> tuple[str, float]:
+    """A path from the rim of a point to that of another, and how far down it goes: straight where the way is
+    free, else a curve that leaves what is between aside."""
     dx, dy = x2 - x1, y2 - y1
     length = hypot(dx, dy)
     if length == 0:
         r = radius + 2
         return f"M{num(x1 + 3)} {num(y1 - r)}c10 -16 -16 -16 -7 -1", y1
-    steps = gcd(round(abs(dx) / CELL), round(abs(dy) / CELL))
-    aligned = max(abs(dx) % CELL, abs(dy) % CELL) < 0.5
-    bend = (14 + 0.12 * length if steps > 1 else 0.0) if aligned else 0.1 * length
+    bend = 0.0 if free else 14 + 0.12 * length
     nx, ny = -dy / length, dx / length
     if ny < 0 or (ny == 0 and nx < 0):
         nx, ny = -nx, -ny
@@ -340,6 +342,17 @@ def _curve(x1: float, y1: float, x2: float, y2: float, radius: float) -> tuple[s
     middle = f"Q{num(cx)} {num(cy)} " if bend else "L"
     path = f"M{num(start[0])} {num(start[1])}{middle}{num(end[0])} {num(end[1])}"
     return path, max(y1, y2, (y1 + y2) / 4 + cy / 2)
+
+
+def _between(
+    spot: tuple[float, float], a: tuple[float, float], b: tuple[float, float], radius: float
+) -> bool:
+    """Does a line from one spot to another go through a point at a third?"""
+    (px, py), (ax, ay) = spot, a
+    dx, dy = b[0] - ax, b[1] - ay
+    square = dx * dx + dy * dy
+    share = ((px - ax) * dx + (py - ay) * dy) / square if square else 0.0
+    return 0 < share < 1 and hypot(ax + share * dx - px, ay + share * dy - py) < radius
 
 
 def _towards(x: float, y: float, tx: float, ty: float, by: float) -> tuple[float, float]:

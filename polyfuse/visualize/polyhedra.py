@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from polyfuse.poly.model.points import Node, Pair, Point, Space
-from polyfuse.visualize.grids import Panel, Sheet, hue_of, panels_of
+from polyfuse.visualize.grids import CELL, DOT, Panel, Sheet, hue_of, panels_of
 from polyfuse.visualize.sources import Source, source_of
-from polyfuse.visualize.svg import BAD, FAINT, Picture, colour
+from polyfuse.visualize.svg import BAD, Picture, colour
 
 MOST_ARROWS = 120
 MOST_BACK = 40
@@ -56,22 +56,22 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     >>> picture = pf.visualize.domain(op, T=3, H=4)
     """
     source = source_of(given, names, sizes)
-    sheet, panels = _sheet(source, title or _titled("Iteration domain", source))
+    sheet, panels = sheet_of(source, title or titled("Iteration domain", source))
     _draw_points(sheet, panels, source.spaces)
     _legend(sheet, source.spaces)
     return sheet.picture()
 
 
-def _titled(what: str, source: Source) -> str:
+def titled(what: str, source: Source) -> str:
     return f"{what} of {source.title}" if source.title else what
 
 
-def _sheet(source: Source, title: str, radius: float = 6) -> tuple[Sheet, list[Panel]]:
+def sheet_of(source: Source, title: str, radius: float = DOT, step: float = 0) -> tuple[Sheet, list[Panel]]:
     """A page with the panels of all points, and the hulls of statements."""
     sizes = ", ".join(f"{n} = {v}" for n, v in source.sizes.items())
     sheet = Sheet(title, sizes, radius)
     panels = panels_of(source.spaces)
-    sheet.place(panels)
+    sheet.place(panels, step=step)
     if not panels:
         sheet.note("There are no points.")
     hues = {s.name: hue_of(k) for k, s in enumerate(source.spaces)}
@@ -95,3 +95,172 @@ def _legend(sheet: Sheet, spaces: Sequence[Space]) -> None:
 def _counted(s: Space) -> str:
     dims = f"[{', '.join(s.dims)}]" if all(s.dims) else ""
     return f"{s.name}{dims}: {len(s.points)} point{'s' * (len(s.points) != 1)}"
+
+
+# --- dependences -------------------------------------------------------------------------------------------
+
+
+def dependences(
+    given: object,
+    relation: object = None,
+    /,
+    *,
+    schedule: object = None,
+    names: Sequence[str] = (),
+    at: Sequence[int] | None = None,
+    title: str = "",
+    **sizes: int,
+) -> Picture:
+    """Points, and an arrow from each to those that need it: from producer to consumer.
+
+    Parameters
+    ----------
+    given : str, object of islpy, Program, Operator, or a stage
+        An operator or a stage, whose own dependences are drawn; a relation of isl such as
+        ``"{ S[i] -> S[i + 1] : 0 <= i < 4 }"``; or a set, with the relation after it.
+    relation : str or object of islpy, optional
+        Dependences between the points of the set.
+    schedule : stage, schedule tree, str or object of islpy, optional
+        An order. Arrows that go back in time under it are red, and the first of them is named.
+    names : sequence of str, optional
+        Statements, by their names or by what they define; all if none is named.
+    at : sequence of int, optional
+        A point: only arrows from it and to it are drawn.
+    title : str, optional
+        A title of your own.
+    **sizes : int
+        Values of sizes; small ones.
+
+    Returns
+    -------
+    Picture
+        Of more than 120 arrows those to one point of each statement are drawn, and a note says so.
+
+    Raises
+    ------
+    ArgumentError
+        As `domain` does, and PF916 for a schedule that gives a point no time.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> picture = pf.visualize.dependences("{ S[i, j] -> S[i + 1, j - 1] : 0 <= i < 3 and 0 < j < 4 }")
+
+    The same, under a schedule that runs columns one after the other:
+
+    >>> points = "{ S[i, j] : 0 <= i < 4 and 0 <= j < 4 }"
+    >>> needs = "{ S[i, j] -> S[i + 1, j - 1] }"
+    >>> picture = pf.visualize.dependences(points, needs, schedule="{ S[i, j] -> [j, i] }")
+    >>> "goes back in time" in picture.svg
+    True
+    """
+    source = source_of(given, names, sizes, relation, schedule)
+    arrows = source.dependences(relation)
+    times = None if schedule is None else source.times(schedule)
+    back = [a for a in arrows if times is not None and times[a[0]] >= times[a[1]]]
+    sheet, panels = sheet_of(source, title or titled("Dependences", source), step=CELL)
+    _draw_arrows(sheet, source.spaces, arrows, back, at)
+    _draw_points(sheet, panels, source.spaces)
+    if len(source.spaces) > 1:
+        _legend(sheet, source.spaces)
+    wrong = set(back)
+    hues = _arrow_hues(source.spaces)
+    ahead = _distances(source.spaces, [a for a in arrows if a not in wrong])
+    sheet.legend([(colour(hues[name]), line) for name, line in ahead])
+    if back:
+        assert times is not None
+        sheet.legend([(BAD, f"{line}, back in time") for _, line in _distances(source.spaces, back)])
+        sheet.note(_witness(source.spaces, back[0], times), BAD)
+    elif times is not None:
+        sheet.note("No arrow goes back in time: the schedule is legal at these sizes.")
+    return sheet.picture()
+
+
+def _draw_arrows(
+    sheet: Sheet, spaces: Sequence[Space], arrows: Sequence[Pair], back: Sequence[Pair], at: Sequence[int] | None
+) -> None:
+    """Arrows that fit: all, those at a point, or those to one point of each statement."""
+    wrong = set(back)
+    shown = list(arrows)
+    if at is not None:
+        shown = [a for a in arrows if tuple(at) in (a[0][1], a[1][1])]
+        sheet.note(f"Arrows of points at ({', '.join(map(str, at))}) only: {len(shown)} of {len(arrows)}.")
+    elif len(arrows) > MOST_ARROWS:
+        chosen = _middles(arrows)
+        shown = [a for a in arrows if a[1] in chosen[a[0][0], a[1][0]]] + list(back[:MOST_BACK])
+        shown = list(dict.fromkeys(shown))
+        sheet.note(f"Arrows to one point of each statement only: {len(shown)} of {len(arrows)}.")
+    hues = _arrow_hues(spaces)
+    for a in sorted(shown, key=lambda a: a in wrong):
+        sheet.arrow(*a, "bad" if a in wrong else hues[a[0][0]], _arrow_tip(spaces, a))
+
+
+def _arrow_hues(spaces: Sequence[Space]) -> Mapping[str, str]:
+    """The colour of the arrows that leave a statement: its own, where there are several."""
+    alone = len(spaces) == 1
+    return {s.name: "faint" if alone else hue_of(k) for k, s in enumerate(spaces)}
+
+
+def _middles(arrows: Sequence[Pair]) -> Mapping[tuple[str, str], Sequence[Node]]:
+    """Of each two statements, the consumer in the middle."""
+    sinks: dict[tuple[str, str], dict[Node, None]] = {}
+    for a, b in arrows:
+        sinks.setdefault((a[0], b[0]), {})[b] = None
+    return {key: [sorted(found)[len(found) // 2]] for key, found in sinks.items()}
+
+
+def _arrow_tip(spaces: Sequence[Space], arrow: Pair) -> str:
+    a, b = arrow
+    far = _distance(spaces, arrow)
+    words = f"{_shown(spaces, a)} → {_shown(spaces, b)}"
+    return words if far is None else f"{words}, distance {_vector(far)}"
+
+
+def _shown(spaces: Sequence[Space], node: Node) -> str:
+    return next(s for s in spaces if s.name == node[0]).shown(node[1])
+
+
+def _vector(values: Sequence[int]) -> str:
+    return f"({', '.join(map(str, values))})"
+
+
+def _distance(spaces: Sequence[Space], arrow: Pair) -> Point | None:
+    """Consumer minus producer; None where the two have other dims."""
+    a, b = arrow
+    dims = {s.name: s.dims for s in spaces}
+    if dims[a[0]] != dims[b[0]]:
+        return None
+    return tuple(y - x for x, y in zip(a[1], b[1], strict=True))
+
+
+MOST_DISTANCES = 4
+
+
+def _distances(spaces: Sequence[Space], arrows: Sequence[Pair]) -> list[tuple[str, str]]:
+    """For each two statements the producer, and a line: how many arrows, and how far they go."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for a in arrows:
+        groups.setdefault((a[0][0], a[1][0]), []).append(a)
+    lines = []
+    order = [s.name for s in spaces]
+    for first, second in sorted(groups, key=lambda g: (order.index(g[0]), order.index(g[1]))):
+        found = groups[first, second]
+        words = f"{first} → {second}: {len(found)} arrow{'s' * (len(found) != 1)}"
+        far = Counter(d for a in found if (d := _distance(spaces, a)) is not None)
+        some = [_vector(d) for d in sorted(far)]
+        if len(some) > MOST_DISTANCES:
+            some = [*some[: MOST_DISTANCES - 1], f"and {len(some) - MOST_DISTANCES + 1} more"]
+        if some:
+            words += f", distance{'s' * (len(far) != 1)} {', '.join(some)}"
+        lines.append((first, words))
+    return lines
+
+
+def _witness(spaces: Sequence[Space], arrow: Pair, times: Mapping[Node, Point]) -> str:
+    a, b = arrow
+    first, second = _shown(spaces, a), _shown(spaces, b)
+    when = "at the same time as" if times[a] == times[b] else "before"
+    return (
+        f"Illegal: {second} needs {first} and runs {when} it, at {_vector(times[b])} and {_vector(times[a])}. "
+        "This arrow goes back in time."
+    )
