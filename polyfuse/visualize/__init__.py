@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "Picture": "polyfuse.visualize.svg",
+    "accesses": "polyfuse.visualize.accesses",
     "dependences": "polyfuse.visualize.polyhedra",
     "domain": "polyfuse.visualize.polyhedra",
     "schedule_order": "polyfuse.visualize.orders",
 }
 
-__all__ = ["Picture", "dependences", "domain", "schedule_order"]
+__all__ = ["Picture", "accesses", "dependences", "domain", "schedule_order"]
 
 if TYPE_CHECKING:
+    from polyfuse.visualize.accesses import accesses
     from polyfuse.visualize.orders import schedule_order
     from polyfuse.visualize.polyhedra import dependences, domain
     from polyfuse.visualize.svg import Picture

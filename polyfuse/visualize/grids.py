@@ -190,16 +190,28 @@ class Sheet:
         for p in panels:
             if x > MARGIN and x + p.width > WIDEST:
                 x, y = float(MARGIN), lowest + GAP
-            self._under.append(_lattice(p, x, y))
-            self._over += _axes(p, x, y)
-            for node, cell in p.cells.items():
-                dx, dy = p.spot(*cell)
-                self.spots[node] = (x + dx, y + dy)
-            x += p.width
-            self.right, lowest = max(self.right, x), max(lowest, y + p.height)
-            x += GAP
+            self._put(p, x, y)
+            lowest = max(lowest, y + p.height)
+            x += p.width + GAP
             y += step
         self.bottom = lowest + 10
+
+    def stack(self, panels: Sequence[Panel], left: float, top: float) -> tuple[float, float]:
+        """Put panels below one another; where they end, to the right and below."""
+        y, right = top, left
+        for p in panels:
+            self._put(p, left, y)
+            y += p.height + GAP
+            right = max(right, left + p.width)
+        return right, y - GAP + 10
+
+    def _put(self, p: Panel, x: float, y: float) -> None:
+        self._under.append(_lattice(p, x, y))
+        self._over += _axes(p, x, y)
+        for node, cell in p.cells.items():
+            dx, dy = p.spot(*cell)
+            self.spots[node] = (x + dx, y + dy)
+        self.right = max(self.right, x + p.width)
 
     def hull(self, panel: Panel, name: str, hue: str) -> None:
         """The area of a statement's points in a panel, and the integer points in it that it leaves out."""

@@ -12,7 +12,7 @@ from polyfuse.poly.model.points import Node, Point
 from polyfuse.visualize.grids import DISC, Sheet
 from polyfuse.visualize.polyhedra import sheet_of, titled
 from polyfuse.visualize.sources import Source, source_of
-from polyfuse.visualize.svg import FAINT, INK, ROOT, Picture, num
+from polyfuse.visualize.svg import EDGE, FAINT, INK, PAPER, ROOT, Picture, num
 
 # The colours of time, from first to last: dark to light, in steps that look alike (viridis).
 RAMP = (
@@ -96,7 +96,8 @@ def schedule_order(
 
 _RULES = (
     f".{ROOT} .way{{fill:none;stroke:{FAINT};stroke-width:1;opacity:.5}}"
-    f".{ROOT} .now{{fill:none;stroke:{INK};stroke-width:2.5;opacity:0}}.{ROOT} .later{{opacity:.25}}"
+    f".{ROOT} .now{{fill:none;stroke:{INK};stroke-width:2.5;opacity:0}}"
+    f".{ROOT} .later .point{{stroke:{EDGE}}}"
 )
 
 
@@ -116,18 +117,17 @@ def _draw_numbers(
     shown = {s.name: s for s in source.spaces}
     for node, moment in times.items():
         k = rank[moment]
-        fill = _ramp(k, len(moments))
+        later = frame is not None and k > frame
+        fill = PAPER if later else _ramp(k, len(moments))
         when = f"({', '.join(map(str, moment))})"
         tip = f"{shown[node[0]].shown(node[1])} runs at {when}, as number {k}"
-        if frame is None:
-            how = f' class="step" style="--k:{k}"'
-        else:
-            how = ' class="later"' if k > frame else ""
-        sheet.point(node, fill, tip, str(k), _ink(fill), how)
-        if frame is None or frame == k:
+        how = f' class="step" style="--k:{k}"' if frame is None else ' class="later"' if later else ""
+        sheet.point(node, fill, tip, str(k), FAINT if later else _ink(fill), how)
+        if frame in (None, k):
             x, y = sheet.spots[node]
-            when = f' style="--k:{k}"' if frame is None else ' style="opacity:1"'
-            sheet.over(f'<circle class="now" cx="{num(x)}" cy="{num(y)}" r="{DISC + 2}"{when}/>')
+            style = f"--k:{k}" if frame is None else "opacity:1"
+            ring = f'cx="{num(x)}" cy="{num(y)}" r="{DISC + 2}" style="{style}"'
+            sheet.over(f'<circle class="now" {ring}/>')
 
 
 def _draw_scale(sheet: Sheet, count: int, frame: int | None) -> None:

@@ -171,6 +171,11 @@ def named(found: UnionSet, names: Iterable[str]) -> UnionSet:
     return result
 
 
+def ends(found: UnionMap) -> tuple[UnionSet, UnionSet]:
+    """What a relation starts at, and what it leads to."""
+    return found.domain(), found.range()
+
+
 def size_names(found: Found) -> tuple[str, ...]:
     """The sizes that a set or relation has as parameters."""
     space = found.get_space()
