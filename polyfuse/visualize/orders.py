@@ -163,7 +163,7 @@ def _motion(count: int) -> str:
     end = 100 * run / whole
     return (
         f'@property {clock}{{syntax:"<number>";inherits:true;initial-value:99999}}'
-        f"@keyframes {ROOT}-run{{0%{{{clock}:0}}{num(end)}%{{{clock}:{count}}}100%{{{clock}:{count}}}}}"
+        f"@keyframes {ROOT}-run{{0%{{{clock}:0}}{num(end)}%{{{clock}:{count}}}100%{{{clock}:{count + 1}}}}}"
         f".{ROOT}{{{clock}:99999;animation:{ROOT}-run {whole:.2f}s linear -{run:.2f}s infinite}}"
         f".{ROOT} .step{{opacity:clamp(.25,calc((var({clock}) - var(--k))*4),1)}}"
         f".{ROOT} .now{{opacity:clamp(0,calc(min((var({clock}) - var(--k))*4,(1.5 + var(--k) - var({clock}))*4)),1)}}"

@@ -142,7 +142,7 @@ def _head(title: str, width: float, height: float, css: str) -> Iterator[str]:
         f'viewBox="0 0 {num(width)} {num(height)}" role="img" aria-label={quoteattr(clean(title))}>'
     )
     yield f"<title>{escape(clean(title))}</title>"
-    yield f"<style>{_style()}{css}</style>"
+    yield f"<style>{escape(_style() + css)}</style>"
     yield f'<rect width="100%" height="100%" fill="{PAPER}"/>'
     yield text(MARGIN, MARGIN + 14, title, family="t")
 
