@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from html import escape
 from inspect import Signature as PythonSignature
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ from polyfuse.support.progress import followed
 from polyfuse.tuning.table import keep_choices
 from polyfuse.tuning.tuner import build_tuned
 from polyfuse.visualize.launches import launch_names, plan_svg, timeline
+from polyfuse.visualize.svg import Picture
 
 # --- signatures as Python's `inspect` shows them ----------------------------------------------------------
 
@@ -473,9 +475,16 @@ class Compiled:
         """What the compilation for these arguments took: seconds by step, and memory."""
         return self.built(*args, **kwargs).cost
 
-    def picture(self, /, *args: object, **kwargs: object) -> str:
-        """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
-        return plan_svg(self.built(*args, **kwargs).lowered.kernels, self.signature.name)
+    def picture(self, /, *args: object, **kwargs: object) -> Picture:
+        """The launches for these arguments: what is fused, packed, and waits for what."""
+        return Picture(plan_svg(self.built(*args, **kwargs).lowered.kernels, self.signature.name))
+
+    def _repr_html_(self) -> str:
+        """The launches of the last arguments that it was compiled for; before a call, its signature."""
+        if not self._instances:
+            return f"<code>{escape(repr(self))}</code>"
+        built = list(self._instances.values())[-1].built
+        return Picture(plan_svg(built.lowered.kernels, self.signature.name))._repr_html_()
 
     def timeline(self, /, *args: object, **kwargs: object) -> str:
         """The launches of one call with their times, measured one by one, as JSON that Perfetto and

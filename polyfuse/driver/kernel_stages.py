@@ -47,6 +47,7 @@ from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 from polyfuse.visualize.launches import plan_svg
+from polyfuse.visualize.svg import Picture
 
 if TYPE_CHECKING:
     from polyfuse.driver.stages import Scheduled
@@ -159,9 +160,12 @@ class Kernels:
     def kernels(self) -> tuple[Kernel, ...]:
         return self.ir.kernels
 
-    def picture(self) -> str:
-        """An SVG of the launches: what is fused, packed, and waits for what."""
-        return plan_svg(self.ir, self.ir.graph.name)
+    def picture(self) -> Picture:
+        """The launches: what is fused, packed, and waits for what."""
+        return Picture(plan_svg(self.ir, self.ir.graph.name))
+
+    def _repr_html_(self) -> str:
+        return self.picture()._repr_html_()
 
     @property
     def launches(self) -> int:
@@ -334,6 +338,9 @@ class Executable:
     def source(self) -> str:
         """The emitted source ("" for the interpreter)."""
         return self.code.source if self.code else ""
+
+    def _repr_html_(self) -> str:
+        return self.kernels._repr_html_()
 
     def run(self, arrays: Mapping[str, Any]) -> None:
         """Run on dense arrays; `p__out` stands for what an inout parameter p becomes. Kernels on a GPU take

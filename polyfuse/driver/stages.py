@@ -34,7 +34,9 @@ from polyfuse.options import Options, TargetName
 from polyfuse.poly.legality.schedules import Verdict, check_schedule
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
+from polyfuse.visualize.dataflow import graph_svg
 from polyfuse.visualize.schedule import before_after_svg, tree_svg
+from polyfuse.visualize.svg import Picture
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,17 @@ class Specialized:
     if not TYPE_CHECKING:
         __getattr__ = later_stage(
             {
-                **dict.fromkeys(("apply", "lower", "tree", "explain", "picture"), "schedule()"),
+                **dict.fromkeys(("apply", "lower", "tree", "explain"), "schedule()"),
                 **dict.fromkeys(("build", "kernels"), "schedule().lower()"),
             }
         )
+
+    def picture(self) -> Picture:
+        """The statements, and what each reads."""
+        return Picture(graph_svg(self.graph))
+
+    def _repr_html_(self) -> str:
+        return self.picture()._repr_html_()
 
     def __repr__(self) -> str:
         return f"<polyfuse Specialized {self.graph.name}>"
@@ -195,10 +204,14 @@ class Scheduled:
         fresh = identity_schedule(graph)
         return replace(self, ir=replace(fresh, decisions=(*self.ir.decisions, *why)))
 
-    def picture(self, before: Scheduled | None = None) -> str:
-        """An SVG of the tree, or of two trees side by side."""
+    def picture(self, before: Scheduled | None = None) -> Picture:
+        """The tree, or two trees side by side."""
         title = f"{self.graph.name}: {self.shape}"
-        return before_after_svg(before.ir, self.ir) if before else tree_svg(self.tree, title, self.graph)
+        made = before_after_svg(before.ir, self.ir) if before else tree_svg(self.tree, title, self.graph)
+        return Picture(made)
+
+    def _repr_html_(self) -> str:
+        return self.picture()._repr_html_()
 
     def legality(self, tree: Tree | None = None) -> Verdict:
         """Legal, or Illegal with a concrete pair of instances."""

@@ -12,18 +12,35 @@ from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "Picture": "polyfuse.visualize.svg",
-    "accesses": "polyfuse.visualize.accesses",
+    "accesses": "polyfuse.visualize.access_relations",
     "dependences": "polyfuse.visualize.polyhedra",
     "domain": "polyfuse.visualize.polyhedra",
+    "graph": "polyfuse.visualize.stages",
+    "placement": "polyfuse.visualize.stages",
+    "plan": "polyfuse.visualize.stages",
     "schedule_order": "polyfuse.visualize.orders",
+    "timeline": "polyfuse.visualize.stages",
+    "tree": "polyfuse.visualize.stages",
 }
 
-__all__ = ["Picture", "accesses", "dependences", "domain", "schedule_order"]
+__all__ = [
+    "Picture",
+    "accesses",
+    "dependences",
+    "domain",
+    "graph",
+    "placement",
+    "plan",
+    "schedule_order",
+    "timeline",
+    "tree",
+]
 
 if TYPE_CHECKING:
-    from polyfuse.visualize.accesses import accesses
+    from polyfuse.visualize.access_relations import accesses
     from polyfuse.visualize.orders import schedule_order
     from polyfuse.visualize.polyhedra import dependences, domain
+    from polyfuse.visualize.stages import graph, placement, plan, timeline, tree
     from polyfuse.visualize.svg import Picture
 
 

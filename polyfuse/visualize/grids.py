@@ -6,8 +6,9 @@
     sheet.arrow(a, b, ...); sheet.legend(...)
     sheet.picture()
 
-The first of two dims runs down and the second to the right, as elements of a matrix are written; of three dims
-the first is cut into slices.  Statements share a panel where they have the same dims and no point in common.
+The first of two dims runs down and the second to the right, as elements of a matrix are written; of three
+dims the first is cut into slices.  Statements share a panel where they have the same dims and no point in
+common.
 """
 
 from __future__ import annotations
@@ -217,7 +218,9 @@ class Sheet:
         """The area of a statement's points in a panel, and the integer points in it that it leaves out."""
         mine = [node for node in panel.cells if node[0] == name]
         corners = _hull([self.spots[n] for n in mine])
-        path = "M" + "L".join(f"{num(x)} {num(y)}" for x, y in corners) + ("Z" if len(corners) > 1 else "h0.1")
+        path = (
+            "M" + "L".join(f"{num(x)} {num(y)}" for x, y in corners) + ("Z" if len(corners) > 1 else "h0.1")
+        )
         self._under.append(f'<path class="hull" d="{path}" style="--c:{colour(hue + "-soft")}"/>')
         taken = set(self.spots.values())
         x0, y0 = self.spots[mine[0]]
@@ -226,7 +229,9 @@ class Sheet:
             for c in range(panel.across.count):
                 spot = (x0 + (c - column) * CELL, y0 + (r - row) * CELL)
                 if spot not in taken and _inside(spot, corners):
-                    self._lines.append(f'<circle class="hole" cx="{num(spot[0])}" cy="{num(spot[1])}" r="2"/>')
+                    self._lines.append(
+                        f'<circle class="hole" cx="{num(spot[0])}" cy="{num(spot[1])}" r="2"/>'
+                    )
 
     def point(self, node: Node, fill: str, tip: str, words: str = "", ink: str = "", more: str = "") -> None:
         """A point; `words` stand in it, `more` are attributes."""
@@ -258,9 +263,7 @@ class Sheet:
     def legend(self, rows: Sequence[tuple[str, str]]) -> None:
         """Lines with a coloured mark each: a colour, and words."""
         for fill, words in rows:
-            self._over.append(
-                f'<circle cx="{MARGIN + 6}" cy="{num(self.bottom + 10)}" r="5" fill="{fill}"/>'
-            )
+            self._over.append(f'<circle cx="{MARGIN + 6}" cy="{num(self.bottom + 10)}" r="5" fill="{fill}"/>')
             self._words(MARGIN + 20, words, "")
         self.bottom += 4 if rows else 0
 
@@ -284,7 +287,8 @@ class Sheet:
 
 
 _CSS = (
-    f".{ROOT} .hull{{fill:var(--c);stroke:var(--c);stroke-width:24;stroke-linejoin:round;stroke-linecap:round}}"
+    f".{ROOT} .hull{{fill:var(--c);stroke:var(--c);stroke-width:24;"
+    "stroke-linejoin:round;stroke-linecap:round}"
     f".{ROOT} .hole{{fill:{FAINT};opacity:.6}}"
     f".{ROOT} .grid{{stroke:{EDGE};stroke-width:.6;fill:none}}"
     f".{ROOT} .point{{stroke:{PAPER};stroke-width:1.2}}"
@@ -397,7 +401,9 @@ def _inside(spot: tuple[float, float], corners: Sequence[tuple[float, float]]) -
     """Is a spot in a convex hull, its rim included?"""
     if len(corners) < 3:
         a, b = corners[0], corners[-1]
-        between = min(a[0], b[0]) <= spot[0] <= max(a[0], b[0]) and min(a[1], b[1]) <= spot[1] <= max(a[1], b[1])
+        between = min(a[0], b[0]) <= spot[0] <= max(a[0], b[0]) and min(a[1], b[1]) <= spot[1] <= max(
+            a[1], b[1]
+        )
         return between and abs(_cross(a, b, spot)) < 1e-6
     pairs = zip(corners, [*corners[1:], corners[0]], strict=True)
     return all(_cross(a, b, spot) >= -1e-6 for a, b in pairs)

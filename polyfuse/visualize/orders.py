@@ -1,6 +1,6 @@
 """When the points of iteration domains run, as a picture that moves.
 
-    schedule_order("{ S[i, j] : 0 <= i < 3 and 0 <= j < 4 }", "{ S[i, j] -> [j, i] }")
+schedule_order("{ S[i, j] : 0 <= i < 3 and 0 <= j < 4 }", "{ S[i, j] -> [j, i] }")
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def schedule_order(
     Raises
     ------
     ArgumentError
-        As `domain` does, PF916 for a schedule that gives a point no time, PF917 for a frame that there is not.
+        As `domain` does, PF916 for a schedule that gives a point no time, PF917 for a frame that is none.
 
     Examples
     --------
@@ -161,11 +161,12 @@ def _motion(count: int) -> str:
     run = min(count * STEP_S, LONGEST_S)
     whole = run + REST_S
     end = 100 * run / whole
+    since = f"(var({clock}) - var(--k))"
     return (
         f'@property {clock}{{syntax:"<number>";inherits:true;initial-value:99999}}'
         f"@keyframes {ROOT}-run{{0%{{{clock}:0}}{num(end)}%{{{clock}:{count}}}100%{{{clock}:{count + 1}}}}}"
         f".{ROOT}{{{clock}:99999;animation:{ROOT}-run {whole:.2f}s linear -{run:.2f}s infinite}}"
-        f".{ROOT} .step{{opacity:clamp(.25,calc((var({clock}) - var(--k))*4),1)}}"
-        f".{ROOT} .now{{opacity:clamp(0,calc(min((var({clock}) - var(--k))*4,(1.5 + var(--k) - var({clock}))*4)),1)}}"
+        f".{ROOT} .step{{opacity:clamp(.25,calc({since}*4),1)}}"
+        f".{ROOT} .now{{opacity:clamp(0,calc(min({since}*4,(1.5 - {since})*4)),1)}}"
         f"@media(prefers-reduced-motion:reduce){{.{ROOT}{{animation:none}}}}"
     )

@@ -1,7 +1,7 @@
 """Iteration domains and dependences as pictures.
 
-    domain("{ S[i, j] : 0 <= j <= i < N }", N=5)      the points
-    dependences(op, T=3, H=4)                         and what needs what
+domain("{ S[i, j] : 0 <= j <= i < N }", N=5)      the points
+dependences(op, T=3, H=4)                         and what needs what
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     Returns
     -------
     Picture
-        A panel for each statement, with at most 400 points and three dims. The first of three dims is cut into
-        slices. The coloured area is the convex hull; small dots are integer points in it that the domain
-        leaves out.
+        A panel for each statement, with at most 400 points and three dims. The first of three dims is cut
+        into slices. The coloured area is the convex hull; small dots are integer points in it that the
+        domain leaves out.
 
     Raises
     ------
@@ -177,7 +177,11 @@ def dependences(
 
 
 def _draw_arrows(
-    sheet: Sheet, spaces: Sequence[Space], arrows: Sequence[Pair], back: Sequence[Pair], at: Sequence[int] | None
+    sheet: Sheet,
+    spaces: Sequence[Space],
+    arrows: Sequence[Pair],
+    back: Sequence[Pair],
+    at: Sequence[int] | None,
 ) -> None:
     """Arrows that fit: all, those at a point, or those to one point of each statement."""
     wrong = set(back)
@@ -261,6 +265,6 @@ def _witness(spaces: Sequence[Space], arrow: Pair, times: Mapping[Node, Point]) 
     first, second = _shown(spaces, a), _shown(spaces, b)
     when = "at the same time as" if times[a] == times[b] else "before"
     return (
-        f"Illegal: {second} needs {first} and runs {when} it, at {_vector(times[b])} and {_vector(times[a])}. "
-        "This arrow goes back in time."
+        f"Illegal: {second} needs {first} and runs {when} it, at {_vector(times[b])} and "
+        f"{_vector(times[a])}. This arrow goes back in time."
     )

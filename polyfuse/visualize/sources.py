@@ -143,7 +143,9 @@ def source_of(given: object, names: Sequence[str], sizes: Mapping[str, int], *ot
     return Source(graph.name, domain, sizes, closed, tree, again=again)
 
 
-def _of_isl(given: object, names: Sequence[str], sizes: Mapping[str, int], others: Sequence[object]) -> Source:
+def _of_isl(
+    given: object, names: Sequence[str], sizes: Mapping[str, int], others: Sequence[object]
+) -> Source:
     order = _order_in(given)
     found = read_set(order)
     require_sizes([*size_names(found), *_size_names((order, *others))], sizes)
@@ -184,7 +186,11 @@ def _method(given: object, name: str) -> Callable[..., Any] | None:
 
 def graph_of(stage: object) -> TensorGraph | None:
     """The graph of a stage, or of the kernels that it has."""
-    for found in (stage, getattr(stage, "graph", None), getattr(getattr(stage, "kernels", None), "graph", None)):
+    for found in (
+        stage,
+        getattr(stage, "graph", None),
+        getattr(getattr(stage, "kernels", None), "graph", None),
+    ):
         if isinstance(found, TensorGraph):
             return found
     return None

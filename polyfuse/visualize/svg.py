@@ -149,9 +149,7 @@ def _head(title: str, width: float, height: float, css: str) -> Iterator[str]:
 
 def _style() -> str:
     """Fonts, and colours: those of the reader's system, or of the page around where it says which."""
-    light, dark = (
-        ";".join(f"--pf-{n}:{values[k]}" for n, values in COLOURS.items()) for k in (0, 1)
-    )
+    light, dark = (";".join(f"--pf-{n}:{values[k]}" for n, values in COLOURS.items()) for k in (0, 1))
     root = f".{ROOT}"
     rules = [
         f"{root}{{{light}}}",

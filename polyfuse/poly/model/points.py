@@ -225,7 +225,9 @@ def spaces(
         count = sum(map(_count, sets))
         if count > most:
             hint = _smaller(again or (lambda less: at_sizes(found, less)), sizes, most)
-            raise ArgumentError(f"a picture has at most {most} points, not {count:,}", code="PF913", hint=hint)
+            raise ArgumentError(
+                f"a picture has at most {most} points, not {count:,}", code="PF913", hint=hint
+            )
         return tuple(sorted(map(_space, sets), key=lambda s: s.name))
 
 

@@ -1,13 +1,13 @@
 """Who reads and writes what: points of an iteration domain between the elements of arrays.
 
-    accesses("{ S[i, j] -> A[j, i] : 0 <= i < 3 and 0 <= j < 4 }")
-    accesses(op, "y", T=3, H=4)
+accesses("{ S[i, j] -> A[j, i] : 0 <= i < 3 and 0 <= j < 4 }")
+accesses(op, "y", T=3, H=4)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
@@ -16,7 +16,18 @@ from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
-from polyfuse.poly.model.points import MOST_DIMS, Node, Pair, Point, Space, UnionMap, ends, pairs, read_map, spaces
+from polyfuse.poly.model.points import (
+    MOST_DIMS,
+    Node,
+    Pair,
+    Point,
+    Space,
+    UnionMap,
+    ends,
+    pairs,
+    read_map,
+    spaces,
+)
 from polyfuse.visualize.grids import CELL, GAP, Panel, Sheet, hue_of, panels_of
 from polyfuse.visualize.sources import MOST_POINTS, Source, source_of
 from polyfuse.visualize.svg import MARGIN, Picture, colour
@@ -39,8 +50,8 @@ class _Use:
 def accesses(
     given: object, /, *names: str, at: Sequence[int] | None = None, title: str = "", **sizes: int
 ) -> Picture:
-    """Points, the arrays that they read on one side and those that they write on the other, and arrows from each
-    point to the elements that it touches.
+    """Points between the arrays that they read and those that they write, and arrows from each point to the
+    elements that it touches.
 
     Parameters
     ----------
@@ -106,10 +117,10 @@ def _of_relation(source: Source) -> tuple[tuple[Space, ...], list[_Use]]:
         groups.setdefault((a[0], b[0]), []).append((a, b))
     taken = {s.name for s in points}
     uses = []
-    for (a, b), group in groups.items():
-        key = f"{b}'" if b in taken else b
-        array = Space(key, found[b].dims, found[b].points)
-        uses.append(_Use(f"{a} → {key}", WRITE, array, tuple((x, (key, y[1])) for x, y in group)))
+    for (name, array), group in groups.items():
+        key = f"{array}'" if array in taken else array
+        space = Space(key, found[array].dims, found[array].points)
+        uses.append(_Use(f"{name} → {key}", WRITE, space, tuple((x, (key, y[1])) for x, y in group)))
     return points, uses
 
 
@@ -156,7 +167,7 @@ def _array(graph: TensorGraph, tensor: str, verb: str) -> Space:
 
 
 def _place(sheet: Sheet, points: Sequence[Panel], uses: Sequence[_Use]) -> None:
-    """Arrays that are read, points, arrays that are written: from left to right, or down where points are rows.
+    """Arrays that are read, points, arrays that are written: from left to right, or down if points are rows.
 
     What is read and written lies apart, so that arrows do not cross.
     """

@@ -1,0 +1,237 @@
+"""Pictures of the stages of a compilation: statements, schedule trees, launches, times, places on a GPU.
+
+    pf.visualize.graph(op.specialize(T=4, H=8))
+    pf.visualize.tree(scheduled, before=unfused)
+    pf.visualize.plan(kernels)
+
+A stage at the end of a notebook cell shows the one of its kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.schedule_tree import ScheduledGraph
+from polyfuse.visualize.dataflow import graph_svg
+from polyfuse.visualize.launches import layers_svg, plan_svg
+from polyfuse.visualize.schedule import before_after_svg, tree_svg
+from polyfuse.visualize.sources import graph_of
+from polyfuse.visualize.svg import CHAR, FAINT, MARGIN, Picture, colour, page, rect, text
+from polyfuse.visualize.threads import placement_svg
+
+BAR, ROW, TOP, LONGEST_BAR = 16, 24, 84, 520
+
+
+def graph(stage: object, /) -> Picture:
+    """The statements of an operator, and what each reads.
+
+    Parameters
+    ----------
+    stage : Specialized, Scheduled, Kernels or Executable
+
+    Returns
+    -------
+    Picture
+        Arguments on the left, results in green. Of more than 40 statements the names only.
+
+    Raises
+    ------
+    ArgumentError
+        PF910 for an object that has no graph.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> picture = pf.visualize.graph(pf.stdlib.softmax.specialize())
+    """
+    found = graph_of(stage)
+    if found is None:
+        raise _no_stage(stage, "graph", "op.specialize()")
+    return Picture(graph_svg(found))
+
+
+def tree(stage: object, /, *, before: object = None) -> Picture:
+    """The schedule tree of a stage, or two of them side by side. Time runs downwards.
+
+    Parameters
+    ----------
+    stage : Scheduled
+    before : Scheduled, optional
+        What is drawn on the left.
+
+    Returns
+    -------
+    Picture
+        A box is a loop around what it runs; its colour says whether its iterations may run in parallel.
+
+    Raises
+    ------
+    ArgumentError
+        PF910 for an object that has no schedule.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> unfused = pf.stdlib.softmax.specialize().schedule()
+    >>> picture = pf.visualize.tree(unfused.apply(pf.LoopFusion()), before=unfused)
+    """
+    after = _scheduled(stage)
+    if before is not None:
+        return Picture(before_after_svg(_scheduled(before), after))
+    return Picture(tree_svg(after.tree, f"{after.graph.name}: {after.shape}", after.graph))
+
+
+def plan(*stages: object, names: tuple[str, ...] = (), title: str = "") -> Picture:
+    """The kernels of a stage in the order of their launches: what is fused, what is packed, what waits.
+
+    Parameters
+    ----------
+    *stages : Kernels or Executable
+        Several are drawn below one another: an operator after each layer.
+    names : tuple of str, optional
+        A heading for each of several stages.
+    title : str, optional
+        A title of your own.
+
+    Returns
+    -------
+    Picture
+        A box is a kernel with its statements, a frame a launch.
+
+    Raises
+    ------
+    ArgumentError
+        PF910 for an object that has no kernels.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> unfused = pf.stdlib.softmax.specialize(T0=64, H=128).schedule()
+    >>> fused = unfused.apply(pf.LoopFusion())
+    >>> stages = unfused.lower(target="cpu"), fused.lower(target="cpu")
+    >>> picture = pf.visualize.plan(*stages, names=("apart", "fused"))
+    """
+    found = [_kernels(s) for s in stages]
+    if not found:
+        raise _no_stage(None, "kernels", "scheduled.lower()")
+    shown = title or found[-1].graph.name
+    if len(found) == 1:
+        return Picture(plan_svg(found[0], shown))
+    headings = [*names, *(f"stage {k}" for k in range(len(names), len(found)))]
+    return Picture(layers_svg(list(zip(headings, found, strict=False)), shown))
+
+
+def placement(stage: object, producer: str, consumer: str, /, *, along: str = "", title: str = "") -> Picture:
+    """Which block and which thread of a GPU run two statements of a kernel, and what goes between them.
+
+    Parameters
+    ----------
+    stage : Kernels
+        Kernels for a GPU, at small sizes.
+    producer, consumer : str
+        Two statements of one kernel, with at most two dims each.
+    along : str, optional
+        The dim from left to right; the consumer's last one if none is named.
+    title : str, optional
+        A title of your own.
+
+    Returns
+    -------
+    Picture
+        A colour is a block. An element of the consumer, and those that it needs, have a frame.
+
+    Raises
+    ------
+    ArgumentError
+        PF910 for an object that has no kernels, PF914 where no kernel has both statements.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> op = pf.parse("op f(x: f32[T, H]) -> (y: f32[T]) {\\n a[t, h] = exp(x[t, h])\\n y[t] = sum[h](a[t, h])\\n}")
+    >>> kernels = op.op().specialize(T=4, H=8).schedule().apply(pf.LoopFusion()).lower(target="cuda")
+    >>> picture = pf.visualize.placement(kernels, "a", "y")
+    """
+    for k in _kernels(stage).kernels:
+        names = [s.name for s in k.graph.statements]
+        if producer in names and consumer in names:
+            last = along or k.graph.statement(consumer).dims[-1].name
+            return Picture(placement_svg(k, producer, consumer, along=last, title=title))
+    what = f"no kernel runs both {producer} and {consumer}"
+    raise ArgumentError(what, code="PF914", hint="str(kernels) shows the statements of each kernel")
+
+
+def timeline(stage: Any, /, *, device: str | None = None, title: str = "") -> Picture:
+    """How long each launch takes, as the cost model has it: nothing runs.
+
+    Parameters
+    ----------
+    stage : Kernels
+        At known sizes.
+    device : str, optional
+        A GPU of the table, for kernels of a GPU.
+    title : str, optional
+        A title of your own.
+
+    Returns
+    -------
+    Picture
+        A bar for each launch, from where the one before ends.
+
+    Raises
+    ------
+    ArgumentError
+        PF910 for an object without kernels, and as `Kernels.estimate` does.
+
+    Examples
+    --------
+    >>> import polyfuse as pf
+    >>> kernels = pf.stdlib.softmax.specialize(T0=64, H=128).schedule().lower(target="cpu")
+    >>> picture = pf.visualize.timeline(kernels)
+    """
+    graph = _kernels(stage).graph
+    found = stage.estimate(device)
+    bars = [(k.name, k.seconds, k.terms.bound) for k in found.kernels]
+    return Picture(_bars(title or f"{graph.name} on {found.machine}", bars))
+
+
+def _bars(title: str, bars: list[tuple[str, float, str]]) -> str:
+    total = sum(seconds for _, seconds, _ in bars)
+    left = MARGIN + max((len(name) for name, _, _ in bars), default=0) * CHAR + 12
+    parts = [text(MARGIN, TOP - 26, f"{total * 1e6:.1f} us by the cost model", family="s", fill=FAINT)]
+    x, y, widest = left, float(TOP), 0.0
+    for name, seconds, bound in bars:
+        long = seconds / total * LONGEST_BAR if total else 0.0
+        words = f"{seconds * 1e6:.1f} us, {bound}"
+        parts.append(text(MARGIN, y, name, family="m"))
+        parts.append(rect(x, y - 12, max(long, 1.5), BAR, colour("blue"), colour("blue"), 2))
+        parts.append(text(x + long + 8, y, words, family="s", fill=FAINT))
+        widest = max(widest, x + long + 8 + len(words) * CHAR)
+        x += long
+        y += ROW
+    return page(title, max(widest, 2 * MARGIN + len(title) * 11.5) + MARGIN, y + MARGIN / 2, parts)
+
+
+# --- stages, by what they have -----------------------------------------------------------------------------
+
+
+def _scheduled(stage: object) -> ScheduledGraph:
+    for found in (stage, getattr(stage, "ir", None)):
+        if isinstance(found, ScheduledGraph):
+            return found
+    raise _no_stage(stage, "schedule", "op.specialize().schedule()")
+
+
+def _kernels(stage: object) -> KernelGraph:
+    inner = getattr(stage, "kernels", None)
+    for found in (stage, getattr(stage, "ir", None), getattr(inner, "ir", None)):
+        if isinstance(found, KernelGraph):
+            return found
+    raise _no_stage(stage, "kernels", "scheduled.lower()")
+
+
+def _no_stage(stage: object, what: str, hint: str) -> ArgumentError:
+    kind = "nothing" if stage is None else type(stage).__name__
+    return ArgumentError(f"{kind} has no {what} to draw", code="PF910", hint=f"draw {hint}")
