@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests test-torch machines lint types tutorials pages bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests test-torch machines browser lint types tutorials pages bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ machines: $(VENV)/dev.stamp ## tests of decisions, as on machines of other kinds
 	@status=0; for kind in $(MACHINES); do \
 	    echo "as on $$kind"; $(PYTEST) --decisions --machine $$kind tests/unit tests/integration || status=1; \
 	done; exit $$status
+
+browser: $(VENV)/dev.stamp ## tests of pages in a browser (Debian's chromium; BROWSER=... names another)
+	$(PYTEST) -m browser
 
 lint: $(VENV)/dev.stamp ## ruff: rules and format
 	$(RUN) -m ruff check $(STYLED)

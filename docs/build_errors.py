@@ -28,7 +28,7 @@ GROUPS = {
     "6": "Kernels and code generation",
     "7": "Compiler and run time",
     "8": "Cache and files",
-    "9": "Internal",
+    "9": "Internal, and pictures",
 }
 _HEAD = """\
 <!-- Made by docs/build_errors.py from docs/errors.d/; edit the pages there. -->

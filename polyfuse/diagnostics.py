@@ -3,7 +3,8 @@
 Codes: PF1xx text and syntax, PF2xx names and types, PF3xx ranges, pieces and indices,
 PF4xx calls from Python (arguments, sizes), PF5xx scheduling and legality,
 PF6xx kernels and code generation, PF7xx compiler and run time, PF8xx cache, files, other frameworks,
-PF9xx internal.  Every code has a page in ``docs/errors.d`` (tested), which `polyfuse explain` shows.
+PF90x internal, PF91x pictures.  Every code has a page in ``docs/errors.d`` (tested), which `polyfuse explain`
+shows.
 Semantic errors of a file are collected in a `Diagnostics` and raised together.
 """
 

@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
+from xml.sax.saxutils import escape
 
 from polyfuse.poly.model.points import Node, Point, Space
 from polyfuse.visualize.svg import (
@@ -236,7 +237,7 @@ class Sheet:
     def point(self, node: Node, fill: str, tip: str, words: str = "", ink: str = "", more: str = "") -> None:
         """A point; `words` stand in it, `more` are attributes."""
         x, y = self.spots[node]
-        inner = f"<title>{clean(tip)}</title>" if tip else ""
+        inner = f"<title>{escape(clean(tip))}</title>" if tip else ""
         disc = f'<circle class="point" cx="{num(x)}" cy="{num(y)}" r="{num(self.radius)}" fill="{fill}"/>'
         label = text(x, y + 3.5, words, family="n", fill=ink) if words else ""
         self._over.append(f"<g{more}>{inner}{disc}{label}</g>")
@@ -258,7 +259,9 @@ class Sheet:
         self.bottom = max(self.bottom, low + 8)
         self._heads[name] = _marker(name)
         style = f'stroke="{colour(name)}" marker-end="url(#{ROOT}-{name})"'
-        self._lines.append(f'<path class="line" d="{path}" {style}><title>{clean(tip)}</title></path>')
+        self._lines.append(
+            f'<path class="line" d="{path}" {style}><title>{escape(clean(tip))}</title></path>'
+        )
 
     def legend(self, rows: Sequence[tuple[str, str]]) -> None:
         """Lines with a coloured mark each: a colour, and words."""

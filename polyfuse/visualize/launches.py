@@ -19,7 +19,7 @@ from polyfuse.ir.kernel import Kernel, KernelGraph, touched_memory
 from polyfuse.ir.tensor_graph import Purpose
 from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, colour, num, page, rect, text
 
-_WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 56, 7
+_WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 74, 7
 _KINDS = {"kernel": colour("blue-soft"), "library": colour("orange-soft")}
 
 

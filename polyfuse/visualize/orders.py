@@ -27,7 +27,7 @@ RAMP = (
     "#b5de2b",
     "#fde725",
 )
-DARK, LIGHT = "#101418", "#ffffff"  # numbers on light points and on dark ones
+DARK, LIGHT = "#000000", "#ffffff"  # numbers on light points and on dark ones
 STEP_S, REST_S, LONGEST_S = 0.35, 2.5, 20.0
 """Seconds of a step, of the rest after the last one, and of all steps at most."""
 
@@ -149,9 +149,10 @@ def _channels(value: str) -> tuple[int, ...]:
 
 
 def _ink(fill: str) -> str:
-    """Dark or light, whichever is easier to read on a colour."""
-    red, green, blue = ((c / 255) ** 2.2 for c in _channels(fill))
-    return DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else LIGHT
+    """Black or white, whichever is easier to read on a colour: at a luminance of 0.179 both are."""
+    shares = (c / 255 for c in _channels(fill))
+    red, green, blue = (s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else LIGHT
 
 
 def _motion(count: int) -> str:

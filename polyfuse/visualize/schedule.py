@@ -104,7 +104,7 @@ class _Box(Protocol):
 def _box(tree: Tree, graph: TensorGraph | None) -> _Box:
     match tree:
         case Leaf(name):
-            return _Card(_statement_lines(name, graph))
+            return _Card(statement_lines(name, graph))
         case Sequence(children):
             return _Column(tuple(_box(c, graph) for c in children))
         case Band(members, child):
@@ -208,7 +208,7 @@ class _Loops:
 # --- texts -----------------------------------------------------------------------------------------
 
 
-def _statement_lines(name: str, graph: TensorGraph | None) -> tuple[str, ...]:
+def statement_lines(name: str, graph: TensorGraph | None) -> tuple[str, ...]:
     """The statement, without its name and ranges (loops show those), cut into lines."""
     s = _statement(graph, name)
     if s is None:

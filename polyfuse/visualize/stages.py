@@ -150,9 +150,9 @@ def placement(stage: object, producer: str, consumer: str, /, *, along: str = ""
     Examples
     --------
     >>> import polyfuse as pf
-    >>> op = pf.parse("op f(x: f32[T, H]) -> (y: f32[T]) {\\n a[t, h] = exp(x[t, h])\\n y[t] = sum[h](a[t, h])\\n}")
-    >>> kernels = op.op().specialize(T=4, H=8).schedule().apply(pf.LoopFusion()).lower(target="cuda")
-    >>> picture = pf.visualize.placement(kernels, "a", "y")
+    >>> op = pf.stdlib.layer_norm.specialize(B_0=4, H=8)
+    >>> kernels = op.schedule().apply(pf.LoopFusion()).lower(target="cuda").apply(pf.Stitching())
+    >>> picture = pf.visualize.placement(kernels, "var__sum", "y")
     """
     for k in _kernels(stage).kernels:
         names = [s.name for s in k.graph.statements]
