@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from html import escape
 from inspect import Signature as PythonSignature
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ from polyfuse.support.processes import ForkLock
 from polyfuse.support.progress import followed
 from polyfuse.tuning.table import keep_choices
 from polyfuse.tuning.tuner import build_tuned
-from polyfuse.visualize.launches import launch_names, plan_svg, timeline
+from polyfuse.visualize.launches import launch_names, plan_html, plan_picture, timeline
 from polyfuse.visualize.svg import Picture
 
 # --- signatures as Python's `inspect` shows them ----------------------------------------------------------
@@ -477,19 +476,14 @@ class Compiled:
 
     def picture(self, /, *args: object, **kwargs: object) -> Picture:
         """The launches for these arguments: what is fused, packed, and waits for what."""
-        return Picture(plan_svg(self.built(*args, **kwargs).lowered.kernels, self.signature.name))
+        return plan_picture(self.built(*args, **kwargs).lowered.kernels, self.signature.name)
 
     def _repr_html_(self) -> str:
-        """The launches of the last arguments that it was compiled for; before a call, its signature."""
-        if not self._instances:
-            return f"<code>{escape(repr(self))}</code>"
-        built = list(self._instances.values())[-1].built
-        return Picture(plan_svg(built.lowered.kernels, self.signature.name))._repr_html_()
+        return plan_html([i.built.lowered.kernels for i in self._instances.values()], repr(self))
 
     def timeline(self, /, *args: object, **kwargs: object) -> str:
         """The launches of one call with their times, measured one by one, as JSON that Perfetto and
         chrome://tracing open. The arguments are computed on: inout parameters change.
-
         Raises ArgumentError PF414 for targets other than "cpu".
         """
         if (other := self._elsewhere(args, kwargs)) is not None:
@@ -500,10 +494,9 @@ class Compiled:
         if not isinstance(machine, CpuExecutable):
             raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
         call.begin()
-        seconds = machine.profile(call.arrays)
         kernels = call.instance.built.lowered.kernels.kernels
         names = launch_names(kernels, [x.kernel for x in machine.plan.launches])
-        return timeline(self.signature.name, list(zip(names, seconds, strict=True)))
+        return timeline(self.signature.name, list(zip(names, machine.profile(call.arrays), strict=True)))
 
     # --- arguments ---------------------------------------------------------------------------------------
 

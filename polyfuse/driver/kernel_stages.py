@@ -46,7 +46,7 @@ from polyfuse.poly.model.domains import specialize
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
-from polyfuse.visualize.launches import plan_svg
+from polyfuse.visualize.launches import plan_picture
 from polyfuse.visualize.svg import Picture
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Kernels:
 
     def picture(self) -> Picture:
         """The launches: what is fused, packed, and waits for what."""
-        return Picture(plan_svg(self.ir, self.ir.graph.name))
+        return plan_picture(self.ir, self.ir.graph.name)
 
     def _repr_html_(self) -> str:
         return self.picture()._repr_html_()

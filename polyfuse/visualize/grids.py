@@ -128,8 +128,8 @@ def _panels(group: Sequence[Space]) -> Iterator[Panel]:
         return
     for value in sorted({point[0] for _, point in nodes}):
         inside = {n: n[1][1:] for n in nodes if n[1][0] == value}
-        heading = f"{_short(', '.join(names))}: {dims[0] or 'first'} = {value}"
-        yield _panel(heading.removeprefix(": "), names, dims[1:], inside, nodes)
+        told = [_short(", ".join(names)), f"{dims[0] or 'first'} = {value}"]
+        yield _panel(": ".join(filter(None, told)), names, dims[1:], inside, nodes)
 
 
 def _heading(group: Sequence[Space]) -> str:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from polyfuse.ir.kernel import Kernel, KernelGraph, touched_memory
 from polyfuse.ir.tensor_graph import Purpose
-from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, colour, num, page, rect, text
+from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, Picture, colour, num, page, rect, text
 
 _WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 74, 7
 _KINDS = {"kernel": colour("blue-soft"), "library": colour("orange-soft")}
@@ -57,6 +58,18 @@ def plan_svg(kernels: KernelGraph, title: str) -> str:
     for column in columns:
         parts += [line for b in column for line in _box(b)]
     return page(title, x - _GAP + MARGIN, height, parts)
+
+
+def plan_picture(kernels: KernelGraph, title: str) -> Picture:
+    """The kernels in launch order."""
+    return Picture(plan_svg(kernels, title))
+
+
+def plan_html(made: Sequence[KernelGraph], words: str) -> str:
+    """What a notebook shows of a function: the kernels that were made last, or some words where none were."""
+    return (
+        plan_picture(made[-1], made[-1].graph.name)._repr_html_() if made else f"<code>{escape(words)}</code>"
+    )
 
 
 def _leaves(k: Kernel) -> tuple[Kernel, ...]:

@@ -56,8 +56,8 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     >>> picture = pf.visualize.domain(op, T=3, H=4)
     """
     source = source_of(given, names, sizes)
-    sheet, panels = sheet_of(source, title or titled("Iteration domain", source))
-    _draw_points(sheet, panels, source.spaces)
+    sheet, _ = sheet_of(source, title or titled("Iteration domain", source))
+    _draw_points(sheet, source.spaces)
     _legend(sheet, source.spaces)
     return sheet.picture()
 
@@ -81,7 +81,7 @@ def sheet_of(source: Source, title: str, radius: float = DOT, step: float = 0) -
     return sheet, panels
 
 
-def _draw_points(sheet: Sheet, panels: Sequence[Panel], spaces: Sequence[Space]) -> None:
+def _draw_points(sheet: Sheet, spaces: Sequence[Space]) -> None:
     for k, s in enumerate(spaces):
         for point in s.points:
             sheet.point((s.name, point), colour(hue_of(k)), s.shown(point))
@@ -158,22 +158,27 @@ def dependences(
     arrows = source.dependences(relation)
     times = None if schedule is None else source.times(schedule)
     back = [a for a in arrows if times is not None and times[a[0]] >= times[a[1]]]
-    sheet, panels = sheet_of(source, title or titled("Dependences", source), step=CELL)
+    sheet, _ = sheet_of(source, title or titled("Dependences", source), step=CELL)
     _draw_arrows(sheet, source.spaces, arrows, back, at)
-    _draw_points(sheet, panels, source.spaces)
-    if len(source.spaces) > 1:
-        _legend(sheet, source.spaces)
-    wrong = set(back)
-    hues = _arrow_hues(source.spaces)
-    ahead = _distances(source.spaces, [a for a in arrows if a not in wrong])
-    sheet.legend([(colour(hues[name]), line) for name, line in ahead])
-    if back:
-        assert times is not None
-        sheet.legend([(BAD, f"{line}, back in time") for _, line in _distances(source.spaces, back)])
-        sheet.note(_witness(source.spaces, back[0], times), BAD)
-    elif times is not None:
-        sheet.note("No arrow goes back in time: the schedule is legal at these sizes.")
+    _draw_points(sheet, source.spaces)
+    _tell(sheet, source.spaces, arrows, back)
+    if times is not None:
+        sheet.note(*(_witness(source.spaces, back[0], times) if back else (_LEGAL,)))
     return sheet.picture()
+
+
+_LEGAL = "No arrow goes back in time: the schedule is legal at these sizes."
+
+
+def _tell(sheet: Sheet, spaces: Sequence[Space], arrows: Sequence[Pair], back: Sequence[Pair]) -> None:
+    """Legends of points and arrows."""
+    if len(spaces) > 1:
+        _legend(sheet, spaces)
+    wrong = set(back)
+    hues = _arrow_hues(spaces)
+    ahead = _distances(spaces, [a for a in arrows if a not in wrong])
+    sheet.legend([(colour(hues[name]), line) for name, line in ahead])
+    sheet.legend([(BAD, f"{line}, back in time") for _, line in _distances(spaces, back)])
 
 
 def _draw_arrows(
@@ -260,11 +265,11 @@ def _distances(spaces: Sequence[Space], arrows: Sequence[Pair]) -> list[tuple[st
     return lines
 
 
-def _witness(spaces: Sequence[Space], arrow: Pair, times: Mapping[Node, Point]) -> str:
+def _witness(spaces: Sequence[Space], arrow: Pair, times: Mapping[Node, Point]) -> tuple[str, str]:
     a, b = arrow
     first, second = _shown(spaces, a), _shown(spaces, b)
     when = "at the same time as" if times[a] == times[b] else "before"
-    return (
-        f"Illegal: {second} needs {first} and runs {when} it, at {_vector(times[b])} and "
-        f"{_vector(times[a])}. This arrow goes back in time."
+    words = (
+        f"Illegal: {second} needs {first} and runs {when} it, at {_vector(times[b])} and {_vector(times[a])}"
     )
+    return f"{words}. This arrow goes back in time.", BAD

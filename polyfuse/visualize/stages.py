@@ -15,7 +15,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.schedule_tree import ScheduledGraph
 from polyfuse.visualize.dataflow import graph_svg
-from polyfuse.visualize.launches import layers_svg, plan_svg
+from polyfuse.visualize.launches import layers_svg, plan_picture
 from polyfuse.visualize.schedule import before_after_svg, tree_svg
 from polyfuse.visualize.sources import graph_of
 from polyfuse.visualize.svg import CHAR, FAINT, MARGIN, Picture, colour, page, rect, text
@@ -108,7 +108,7 @@ def plan(*stages: object, names: tuple[str, ...] = (), title: str = "") -> Pictu
     Examples
     --------
     >>> import polyfuse as pf
-    >>> unfused = pf.stdlib.softmax.specialize(T0=64, H=128).schedule()
+    >>> unfused = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule()
     >>> fused = unfused.apply(pf.LoopFusion())
     >>> stages = unfused.lower(target="cpu"), fused.lower(target="cpu")
     >>> picture = pf.visualize.plan(*stages, names=("apart", "fused"))
@@ -118,7 +118,7 @@ def plan(*stages: object, names: tuple[str, ...] = (), title: str = "") -> Pictu
         raise _no_stage(None, "kernels", "scheduled.lower()")
     shown = title or found[-1].graph.name
     if len(found) == 1:
-        return Picture(plan_svg(found[0], shown))
+        return plan_picture(found[0], shown)
     headings = [*names, *(f"stage {k}" for k in range(len(names), len(found)))]
     return Picture(layers_svg(list(zip(headings, found, strict=False)), shown))
 
@@ -188,7 +188,7 @@ def timeline(stage: Any, /, *, device: str | None = None, title: str = "") -> Pi
     Examples
     --------
     >>> import polyfuse as pf
-    >>> kernels = pf.stdlib.softmax.specialize(T0=64, H=128).schedule().lower(target="cpu")
+    >>> kernels = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule().lower(target="cpu")
     >>> picture = pf.visualize.timeline(kernels)
     """
     graph = _kernels(stage).graph

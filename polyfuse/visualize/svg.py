@@ -116,7 +116,8 @@ class Picture:
         if file.suffix == ".svg":
             made = self.svg
         elif file.suffix == ".html":
-            made = f'<!doctype html><meta charset="utf-8"><title>polyfuse</title>\n{self._repr_html_()}\n'
+            head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+            made = f"<!doctype html>{head}<title>polyfuse</title>\n{self._repr_html_()}\n"
         else:
             what = f"a picture is no {file.suffix or 'file without ending'}"
             raise ArgumentError(what, code="PF919", hint=f"save it as {file.with_suffix('.svg').name}")

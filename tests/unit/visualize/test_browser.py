@@ -1,0 +1,42 @@
+"""Pictures in a browser: Chromium, found as `chromium` or named by BROWSER; what it paints is not empty."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_point_pictures import TABLE
+
+CHROMIUM = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser")
+KINDS = ("triangle", "softmax", "order", "graph", "tree")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt install chromium)"),
+]
+
+
+def painted(folder: Path, name: str, *options: str) -> np.ndarray:
+    """The pixels of a picture's page, grey."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    TABLE[name]().save(folder / "page.html")
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    shot = folder / "shot.png"
+    place = [f"--screenshot={shot}", "--window-size=1200,900", (folder / "page.html").as_uri()]
+    subprocess.run([*command, *options, *place], check=True, capture_output=True, timeout=60)
+    return np.asarray(plt.imread(shot))[..., :3].mean(axis=-1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_is_painted_in_light_and_in_dark(name: str, tmp_path: Path) -> None:
+    light = painted(tmp_path, name)
+    dark = painted(tmp_path, name, "--blink-settings=preferredColorScheme=0")
+    paper = (12, 12)
+    assert light[paper] > 0.95 and dark[paper] < 0.2
+    for pixels in (light, dark):
+        ink = np.abs(pixels[:60, :200] - pixels[paper]) > 0.5
+        assert 0.002 < ink.mean() < 0.3, "a title, and no more"
