@@ -25,7 +25,7 @@ from benchmarks.workload import load, select
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.learn.collect import gather, make_programs, refused, time_programs
-from polyfuse.learn.making import Program, Wanted
+from polyfuse.learn.making import CORES, Program, Wanted
 from polyfuse.learn.samples import Samples, merge
 from polyfuse.learn.samples import load as load_samples
 from polyfuse.runtime.inputs import default_sizes
@@ -150,7 +150,9 @@ def _chosen(texts: Sequence[str]) -> list[str]:
 
 def collect(given: argparse.Namespace) -> None:
     """Make, time, and tell how far it is."""
-    wanted = Wanted(given.variants, given.plans, given.threads)
+    wanted = Wanted(given.variants, given.plans, given.threads, core=given.core)
+    if given.core == "avx2":  # with each compiler, also of the process that times
+        os.environ["CXX"] = "g++ -mno-avx512f"
     half = given.seconds if given.make_only or given.time_only else given.seconds / 2
     if not given.time_only:
         os.nice(19)
@@ -160,7 +162,7 @@ def collect(given: argparse.Namespace) -> None:
         _tell(f"{made} samples made")
     if not given.make_only:
         core = None if given.threads > 1 else max(os.sched_getaffinity(0))
-        _tell(f"{time_programs(given.folder, half, core, _tell)} plans timed")
+        _tell(f"{time_programs(given.folder, half, core, _tell, given.noisy)} plans timed")
 
 
 def summary(samples: Samples) -> str:
@@ -184,14 +186,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     making.add_argument("--programs", nargs="+", default=(), metavar="TEXT", help="with this in their names")
     making.add_argument("--make-only", action="store_true", help="make, and time nothing")
     making.add_argument("--time-only", action="store_true", help="time what is made")
+    making.add_argument("--noisy", action="store_true", help="time again what was left out for noise")
     making.add_argument("--workers", type=int, default=1, help="processes that make")
     making.add_argument("--variants", type=int, default=Wanted().variants, help="of an operator, at most")
     making.add_argument("--plans", type=int, default=Wanted().plans, help="of an operator, at most")
-    making.add_argument("--threads", type=int, default=1, help="of kernels")
     gathering = commands.add_parser("gather", help="put what is timed into a file, beside others")
     gathering.add_argument("--out", type=Path, help="the file (default: that of this machine)")
     gathering.add_argument("--others", nargs="*", type=Path, default=(), help="files to put in as well")
-    gathering.add_argument("--threads", type=int, default=1, help="of kernels")
+    for each in (making, gathering):
+        each.add_argument("--threads", type=int, default=1, help="of kernels")
+        each.add_argument("--core", choices=CORES, default="own", help="what code is made for")
     for each in (making, gathering, commands.add_parser("refused", help="what could not be made, and why")):
         each.add_argument("--folder", type=Path, default=FOLDER, help="where made programs are")
     given = parser.parse_args(arguments)
@@ -200,8 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif given.command == "refused":
         _tell("\n".join(refused(given.folder)))
     else:
-        out = given.out or DATA / f"cpu_{machine_kind(surroundings())}.xz"
-        found = gather(given.folder, out, given.threads)
+        name = f"cpu_{machine_kind(surroundings())}" + f"_{given.core}" * (given.core != "own")
+        out = given.out or DATA / f"{name}.xz"
+        found = gather(given.folder, out, Wanted(threads=given.threads, core=given.core))
         if given.others:
             found = merge([found, *map(load_samples, given.others)])
             found.save(out)

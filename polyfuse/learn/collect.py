@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 
-from polyfuse.driver.targets import this_core
 from polyfuse.learn.making import MADE, Maker, Program, Wanted, file_name, made_files
 from polyfuse.learn.samples import Samples
-from polyfuse.learn.timing import TIMED, Timer, gathered
+from polyfuse.learn.timing import TIMED, Timer, gathered, has_noise
+from polyfuse.options import Options
 from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
 
 REFUSED = ".refused"
@@ -104,8 +104,11 @@ def _made_here(maker: Maker, source: Source, names: Sequence[str], until: float,
     return count
 
 
-def time_programs(folder: Path, seconds: float, core: int | None, tell: Tell) -> int:
-    """Time what is made and not timed yet, as far as the time goes; how many plans were timed."""
+def time_programs(folder: Path, seconds: float, core: int | None, tell: Tell, noisy: bool = False) -> int:
+    """Time what is made and not timed yet, as far as the time goes; how many plans were timed.
+
+    `noisy`: instead, programs of which some plan was left out for noise, once more.
+    """
     until = time.monotonic() + seconds
     timer, count = Timer(folder, core), 0
     try:
@@ -113,10 +116,10 @@ def time_programs(folder: Path, seconds: float, core: int | None, tell: Tell) ->
             left = until - time.monotonic()
             if left < LEAST_S:
                 break
-            if made.with_suffix(TIMED).exists():
+            if made.with_suffix(TIMED).exists() != noisy or (noisy and not has_noise(made)):
                 continue
             start = time.monotonic()
-            found = timer.time(made, left)
+            found = timer.time(made, left)  # what was found before and is not now, stays
             if found is not None:
                 count += len(found.seconds)
                 spent = time.monotonic() - start
@@ -126,12 +129,13 @@ def time_programs(folder: Path, seconds: float, core: int | None, tell: Tell) ->
     return count
 
 
-def gather(folder: Path, file: Path, threads: int) -> Samples:
+def gather(folder: Path, file: Path, wanted: Wanted) -> Samples:
     """Put all that is timed in a folder into a file."""
+    core = wanted.knobs(Options(threads=wanted.threads)).on
     about = {
         "machine": cpu_identity(),
-        "core": asdict(this_core(flush=True)),
-        "threads": threads,
+        "core": asdict(core),
+        "threads": wanted.threads,
         "date": datetime.now(UTC).date().isoformat(),
         "compiler": find_compiler().version,
     }

@@ -26,6 +26,7 @@ from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.lowering import Lowered
 from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed
 from polyfuse.driver.targets import knobs_for, projected_cpu, told
+from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
@@ -59,15 +60,27 @@ class Program:
     make: Callable[[], tuple[TensorGraph, Mapping[str, int]]]
 
 
+CORES: Mapping[str, Core | None] = {"own": None, "avx2": AVX2}
+"""Cores that code can be made for: that of the machine, or one that it can do the work of.  Then the compiler
+must be told, too: ``CXX="g++ -mno-avx512f"``."""
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """How many samples of each task an operator has at most, for how many threads, and how many seconds of
-    the processor it may take to draw them, beside those of compilers."""
+    """How many samples of each task an operator has at most, for how many threads and which of `CORES`, and
+    how many seconds of the processor it may take to draw them, beside those of compilers."""
 
     variants: int = 12
     plans: int = 8
     threads: int = 1
     seconds: float = 6.0
+    core: str = "own"
+
+    def knobs(self, options: Options) -> CpuKnobs:
+        """For the machine at hand, or for one of `CORES` with its caches."""
+        usual = knobs_for("cpu", options)
+        other = CORES[self.core]
+        return usual if other is None else replace(usual, core=replace(other, l1=usual.on.l1, l2=usual.on.l2))
 
 
 @dataclass
@@ -79,7 +92,7 @@ class Maker:
 
     def __post_init__(self) -> None:
         self.options = Options(threads=self.wanted.threads, progress=False, verify=False, dump=None)
-        self.knobs = knobs_for("cpu", self.options)
+        self.knobs = self.wanted.knobs(self.options)
         self.projected: tuple[CpuDevice, Rates] = projected_cpu(self.wanted.threads)
         self.machine = learned_cpu(self.knobs.on, self.wanted.threads)
 

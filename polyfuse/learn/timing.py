@@ -49,6 +49,11 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         return {"seconds": dict(self.seconds), "notes": dict(self.notes), "complete": self.complete}
 
+    def beside(self, before: Result) -> Result:
+        """With what was found of other plans before."""
+        seconds = {**before.seconds, **self.seconds}
+        return Result(seconds, {k: n for k, n in self.notes.items() if k not in seconds}, self.complete)
+
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Result:
         seconds = {k: (float(a), float(b)) for k, (a, b) in data["seconds"].items()}
@@ -170,8 +175,26 @@ class Timer:
             result = Result({}, dict.fromkeys(request["keys"], f"not timed: {type(error).__name__}"))
         if not result.complete and limit < PROGRAM_S:
             return None
+        if (before := known_result(made)) is not None:
+            result = result.beside(before)
         made.with_suffix(TIMED).write_text(json.dumps(result.as_json()), encoding="utf-8")
         return result
+
+
+def known_result(made: Path) -> Result | None:
+    """What was found of a program before."""
+    file = made.with_suffix(TIMED)
+    return Result.of_json(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def has_noise(made: Path) -> bool:
+    """Was a plan of a program left out for noise?"""
+    known = known_result(made)
+    return known is not None and any(map(_is_noise, known.notes.values()))
+
+
+def _is_noise(note: str) -> bool:
+    return note.startswith("spreads")
 
 
 def timed_samples(made: Iterable[Path]) -> tuple[list[Sample], dict[str, int]]:
@@ -180,14 +203,13 @@ def timed_samples(made: Iterable[Path]) -> tuple[list[Sample], dict[str, int]]:
     found: list[Sample] = []
     counts = {"made": 0, "timed": 0, "noisy": 0, "failed": 0}
     for file in made:
-        times = file.with_suffix(TIMED)
-        if not times.exists():
+        result = known_result(file)
+        if result is None:
             continue
-        result = Result.of_json(json.loads(times.read_text(encoding="utf-8")))
         known = load(file)
         mine = [*_timed(known, result)]
         found += mine if any(s.default for s in mine) else []
-        notes = [n.startswith("spreads") for n in result.notes.values()]
+        notes = [*map(_is_noise, result.notes.values())]
         counts["made"] += len({*known.about["keys"]})
         counts["timed"] += len(result.seconds)
         counts["noisy"] += sum(notes)

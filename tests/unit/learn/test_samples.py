@@ -152,6 +152,23 @@ def test_what_spreads_is_timed_again_and_told(monkeypatch: pytest.MonkeyPatch) -
     assert found["a"][1] == found["b"][1] == 0.0 and found["c"][1] > timing.NOISY
 
 
+def test_what_was_noisy_may_be_timed_later(tmp_path: Path) -> None:
+    made, old = tmp_path / "p.made", {"a": (1.0, 0.0)}
+    assert timing.known_result(made) is None and not timing.has_noise(made)
+    first = timing.Result(old, {"b": "spreads by 30%", "c": "it computes another y"})
+    made.with_suffix(timing.TIMED).write_text(json.dumps(first.as_json()))
+    assert timing.has_noise(made) and timing.known_result(made) == first
+    again = timing.Result({"b": (2.0, 0.01)}, {"a": "spreads by 20%", "c": "it computes another y"})
+    assert again.beside(first).seconds == {"a": (1.0, 0.0), "b": (2.0, 0.01)}
+    assert again.beside(first).notes == {"c": "it computes another y"}
+
+
+def test_code_can_be_made_for_another_core() -> None:
+    options = Options(threads=1)
+    own, other = Wanted().knobs(options).on, Wanted(core="avx2").knobs(options).on
+    assert (other.vector_bytes, other.registers, other.l1) == (32, 16, own.l1)
+
+
 def source() -> list[Program]:
     """A program, and one that cannot be made."""
     graph = instantiate(parse_text(TEXT), "f")
@@ -179,7 +196,7 @@ def test_a_program_is_made_timed_and_gathered(tmp_path: Path) -> None:
     known = load(made).about["keys"]
     times = {k: [1e-6, 0.0] for k in known}
     file.write_text(json.dumps({"seconds": times, "notes": {}, "complete": True}))
-    found = gather(tmp_path, tmp_path / "all.xz", 1)
+    found = gather(tmp_path, tmp_path / "all.xz", wanted)
     assert len(found) == len(known) and found.about["timed"] == len(set(known))
     assert found.default.sum() == 2 and {*found.task.tolist()} == {VARIANTS, PLANS}
     assert (found.projected > 0).all() and found.about["threads"] == 1
