@@ -44,7 +44,7 @@ from polyfuse.tuning.trial import recipes
 
 MADE = ".made"
 # More memory, time or code than this is left out: one sample would take as long as a hundred others.
-MOST_BYTES, MOST_S, MOST_CHARS = 256 << 20, 0.03, 150_000
+MOST_BYTES, MOST_S, MOST_CHARS = 256 << 20, 0.03, 60_000
 # Plans are drawn until so many one after the other were there before.
 _IDLE = 6
 # Changes that give a single thread no other code.
@@ -73,7 +73,7 @@ class Wanted:
     variants: int = 12
     plans: int = 8
     threads: int = 1
-    seconds: float = 6.0
+    seconds: float = 4.0
     core: str = "own"
 
     def knobs(self, options: Options) -> CpuKnobs:
@@ -214,6 +214,8 @@ class _Ways:
         try:
             low, code = self._made(way)
             form = code.source, repr(self._one_thread(code))
+            if len(code.source) > MOST_CHARS and needed:
+                raise TooLarge(f"its code has {len(code.source)} characters")
             if form in self._seen[task] or len(code.source) > MOST_CHARS:
                 return
             graphs = kernel_graphs(low.kernels, self.maker.machine, way.knobs)
