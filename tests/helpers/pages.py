@@ -14,10 +14,9 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
-import os
 import re
+import shlex
 import subprocess
-import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,8 @@ from typing import Any
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:#|//) ([\w.-]+\.\w+)\n")
+# Our command, after settings of the environment; not within a pipe or the like.
+OURS = re.compile(r"((?:[A-Z_]+=\S+ )*)polyfuse ([^|&;<>]+)")
 PEERS = re.compile(r"^\s*(?:import|from) (?:torch|jax)\b", re.MULTILINE)
 
 
@@ -86,21 +87,29 @@ def _executed(block: Block, names: dict[str, Any], page: Path, *, shown: bool) -
 
 def _console(where: str, text: str, folder: Path) -> int:
     """Runs each command, and compares what it prints with what follows it."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
     for command, expected in zip(parts[::2], parts[1::2], strict=True):
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            env={**os.environ, "PATH": path, "COLUMNS": "110"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-        )
-        _compare(f"{where}, {command}", expected, done.stdout)
+        ours = OURS.fullmatch(command)
+        printed = _polyfuse(ours[1], ours[2]) if ours else _shell(command, folder)
+        _compare(f"{where}, {command}", expected, printed)
     return len(parts) // 2
+
+
+def _polyfuse(settings: str, arguments: str) -> str:
+    """What our command prints, without a process of its own."""
+    from typer.testing import CliRunner
+
+    from polyfuse.cli import app
+
+    env = dict(s.split("=", 1) for s in settings.split())
+    return CliRunner().invoke(app, shlex.split(arguments), prog_name="polyfuse", env=env).output
+
+
+def _shell(command: str, folder: Path) -> str:
+    out = subprocess.PIPE
+    return subprocess.run(
+        command, shell=True, cwd=folder, stdout=out, stderr=subprocess.STDOUT, text=True, timeout=120
+    ).stdout
 
 
 def _compare(where: str, expected: str, got: str) -> int:
