@@ -301,7 +301,8 @@ def _length(graph: TensorGraph, tree: Tree, row: _Row) -> int | None:
         rounds = [m for m in way if m.coordinate is Coordinate.ROUND]
         if len(spread) != 1 or not rounds or not _from_the_start(row, rounds[0].of(n), names):
             return None
-        shared.add(spread[0].name)
+        over = {*variables(spread[0].of(n))}
+        shared |= {a for a in row.indices if over.intersection(variables(names[a]))}
     dim = next((d for d in row.first.dims if {d.name} == shared), None)
     if dim is None:
         return None

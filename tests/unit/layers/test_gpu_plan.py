@@ -55,6 +55,15 @@ def test_kernels_tell_their_plans() -> None:
     assert "columns blocks" in second and first.endswith("barriers True")
 
 
+def test_a_row_is_kept_whatever_its_loops_are_called() -> None:
+    """Reductions over `k` or `j`, and results over `h`, go over one row."""
+    renamed = NORM.replace("mean[h](x[t, h])", "mean[k](x[t, k])")
+    renamed = renamed.replace("mean[h]((x[t, h] - m[t])", "mean[j]((x[t, j] - m[t])")
+    assert renamed.count("[k]") == renamed.count("[j]") == 1
+    for length in (768, 70, 20000):
+        assert plans(renamed, T=65536, H=length) == plans(NORM, T=65536, H=length)
+
+
 @pytest.mark.parametrize(
     ("text", "plan", "words"),
     [
