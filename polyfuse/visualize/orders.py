@@ -38,6 +38,7 @@ def schedule_order(
     /,
     *,
     names: Sequence[str] = (),
+    parallel: bool = False,
     frame: int | None = None,
     title: str = "",
     **sizes: int,
@@ -54,6 +55,8 @@ def schedule_order(
         isl or of polyfuse. An operator without one runs in program order.
     names : sequence of str, optional
         Statements, by their names or by what they define; all if none is named.
+    parallel : bool, optional
+        Let the iterations of parallel loops run at once, for the schedule of an operator.
     frame : int, optional
         A still picture at this step: what ran before is coloured, what runs now has a ring, the rest is pale.
     title : str, optional
@@ -80,9 +83,13 @@ def schedule_order(
     >>> tiles = pf.visualize.schedule_order(
     ...     points, "{ S[i, j] -> [floor(i/2), floor(j/2), i, j] }", frame=5
     ... )
+
+    Rows of a softmax need nothing from each other, so they run side by side:
+
+    >>> rows = pf.visualize.schedule_order(pf.stdlib.softmax, parallel=True, B_0=3, H=4)
     """
     source = source_of(given, names, sizes, schedule)
-    times = source.times(schedule)
+    times = source.times(schedule, parallel=parallel)
     moments = sorted(set(times.values()))
     if frame is not None and not 0 <= frame < max(len(moments), 1):
         hint = f"frames are 0 to {len(moments) - 1}"

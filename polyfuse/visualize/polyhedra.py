@@ -16,6 +16,7 @@ from polyfuse.visualize.svg import BAD, Picture, colour
 
 MOST_ARROWS = 120
 MOST_BACK = 40
+MOST_GIVEN = 200  # characters of a set that are shown
 
 
 def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Picture:
@@ -62,14 +63,20 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     return sheet.picture()
 
 
+def subtitle(source: Source) -> str:
+    """What isl was given, and the sizes."""
+    sizes = ", ".join(f"{n} = {v}" for n, v in source.sizes.items())
+    given = " ".join(str(source.given).split()) if source.given is not None else ""
+    return ";  ".join(t for t in (given if len(given) <= MOST_GIVEN else "", sizes) if t)
+
+
 def titled(what: str, source: Source) -> str:
     return f"{what} of {source.title}" if source.title else what
 
 
 def sheet_of(source: Source, title: str, radius: float = DOT, step: float = 0) -> tuple[Sheet, list[Panel]]:
     """A page with the panels of all points, and the hulls of statements."""
-    sizes = ", ".join(f"{n} = {v}" for n, v in source.sizes.items())
-    sheet = Sheet(title, sizes, radius)
+    sheet = Sheet(title, subtitle(source), radius)
     panels = panels_of(source.spaces)
     sheet.place(panels, step=step)
     if not panels:

@@ -16,9 +16,10 @@ from typing import Any
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.index_expr import IConst, IndexExpr, substitute
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, map_members, statements
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, map_members, statements, word_of
 from polyfuse.ir.schedule_tree import Sequence as Steps
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.poly.legality.schedules import mark_coincident
 from polyfuse.poly.model.dependences import ordering
 from polyfuse.poly.model.domains import build_model, specialize
 from polyfuse.poly.model.isl_bridge import isl_lock
@@ -83,12 +84,15 @@ class Source:
                 found = read_map(self.given if relation is None else relation, self.domain.get_ctx())
             return pairs(found.intersect_domain(self.domain).intersect_range(self.domain), self.sizes)
 
-    def times(self, schedule: object = None) -> dict[Node, Point]:
+    def times(self, schedule: object = None, *, parallel: bool = False) -> dict[Node, Point]:
         """When each point runs: under a schedule, under that of the stage, or in the order of the program.
+        With `parallel` the iterations of parallel loops run at once.
 
-        Raises ArgumentError PF916 for a point without time.
+        Raises ArgumentError: PF916 for a point without time, PF910 where no loops say what is parallel.
         """
         order = self._own_order() if schedule is None else _order_in(schedule)
+        if parallel:
+            order = self._at_once(order)
         with isl_lock:
             found = self._of_tree(order) if isinstance(order, Band | Steps | Leaf) else self._of_isl(order)
             return times(found.intersect_domain(self.domain), self.sizes, self.spaces)
@@ -98,11 +102,27 @@ class Source:
             return self.given
         return own_order(self.graph) if self.tree is None else self.tree
 
+    def _at_once(self, order: object) -> Tree:
+        """A schedule tree without its parallel loops, which its dependences tell."""
+        if self.graph is None or not isinstance(order, Band | Steps | Leaf):
+            what = "isl's notation does not say what may run at once"
+            raise ArgumentError(what, code="PF910", hint="give the schedule of an operator")
+        graph = self.graph
+        with isl_lock:
+            marked = mark_coincident(build_model(graph), self._closed(order))
+        return map_members(marked, lambda m: () if word_of(m, graph) == "parallel" else m)
+
     def _of_isl(self, given: object) -> UnionMap:
         return read_map(given, self.domain.get_ctx())
 
     def _of_tree(self, tree: Tree) -> UnionMap:
         """When the instances of a graph run under a schedule tree, whose sizes may be open."""
+        closed = self._closed(tree)
+        assert self.graph is not None
+        return plain_map(self.graph, schedule_map(build_model(self.graph), closed))
+
+    def _closed(self, tree: Tree) -> Tree:
+        """A tree of the graph, its sizes known."""
         if self.graph is None:
             what = "a schedule tree of polyfuse orders the statements of an operator"
             raise ArgumentError(what, code="PF910", hint="give the operator first, or a stage of it")
@@ -115,7 +135,7 @@ class Source:
         def closed(m: Member) -> Member:
             return replace(m, exprs=tuple((s, substitute(e, sizes=values)) for s, e in m.exprs))
 
-        return plain_map(self.graph, schedule_map(build_model(self.graph), map_members(tree, closed)))
+        return map_members(tree, closed)
 
 
 def source_of(given: object, names: Sequence[str], sizes: Mapping[str, int], *others: object) -> Source:

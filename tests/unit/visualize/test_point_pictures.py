@@ -36,6 +36,7 @@ op running_sum(x: f32[T, H]) -> (c: f32[T, H]) where T >= 1 {
 }
 """)
 FUSED = SOFTMAX.op().specialize().schedule().apply(pf.LoopFusion())
+BY_HAND = pf.schedule(SOFTMAX, "softmax", T=2, H=4).fuse("e", "s").split("e.h", 2)
 TRIANGLE = "[N] -> { S[i, j] : 0 <= j <= i < N }"
 SQUARE = "{ S[i, j] : 0 <= i < 4 and 0 <= j < 6 }"
 NEEDS = "{ S[i, j] -> S[i + 1, j - 1]; S[i, j] -> S[i + 1, j] }"
@@ -74,6 +75,9 @@ TABLE: dict[str, Callable[[], Any]] = {
     "order": lambda: v.schedule_order(SQUARE, TILES),
     "order of a stage": lambda: v.schedule_order(FUSED, T=2, H=3),
     "at once": lambda: v.schedule_order(SQUARE, "{ S[i, j] -> [i + j] }"),
+    "parallel loops": lambda: v.schedule_order(FUSED, parallel=True, T=2, H=3),
+    "edited by hand": lambda: v.schedule_order(BY_HAND),
+    "tree edited by hand": lambda: v.tree(BY_HAND, before=BY_HAND.undo()),
     "frame": lambda: v.schedule_order(SQUARE, TILES, frame=9),
     "large order": lambda: v.schedule_order(
         "{ A[i, j] : 0 <= i < 18 and 0 <= j < 20 }", "{ A[i, j] -> [i, j] }"
@@ -124,17 +128,23 @@ def test_a_domain_has_its_points_and_the_holes_of_its_hull() -> None:
     assert "There are no points." in v.domain(TRIANGLE, N=0).svg
 
 
+def told(picture: Any) -> list[object]:
+    """All that a picture says of points and arrows."""
+    return [points(picture), arrows(picture), numbers(picture)]
+
+
 def test_objects_of_isl_and_text_are_alike() -> None:
     text = "{ S[i, j] : 0 <= j <= i < 4 }"
     for kind in (isl.Set, isl.UnionSet, isl.BasicSet):
-        assert v.domain(kind(text)) == v.domain(text)
+        assert told(v.domain(kind(text))) == told(v.domain(text))
     needs = "{ S[i] -> S[i + 1] : 0 <= i < 4 }"
     for kind in (isl.Map, isl.UnionMap, isl.BasicMap):
-        assert v.dependences(kind(needs)) == v.dependences(needs)
+        assert told(v.dependences(kind(needs))) == told(v.dependences(needs))
     tree = isl.Schedule.from_domain(isl.UnionSet("{ S[i] : 0 <= i < 4 }"))
     tree = tree.insert_partial_schedule(isl.MultiUnionPwAff("[{ S[i] -> [(-i)] }]"))
     for given in (tree, str(tree), tree.get_root()):
-        assert v.schedule_order(given) == v.schedule_order("{ S[i] : 0 <= i < 4 }", "{ S[i] -> [-i] }")
+        found = v.schedule_order(given)
+        assert told(found) == told(v.schedule_order("{ S[i] : 0 <= i < 4 }", "{ S[i] -> [-i] }"))
 
 
 def test_stages_are_as_good_as_operators() -> None:
@@ -193,6 +203,15 @@ def test_numbers_are_the_order() -> None:
     assert [n[0] for n in sorted(program, key=program.__getitem__)] == [*"mmeessyy"]
 
 
+def test_parallel_loops_run_at_once() -> None:
+    found = numbers(v.schedule_order(FUSED, parallel=True, T=2, H=2))
+    rows = [{tip: k for tip, k in found.items() if f"t={t}" in tip} for t in range(2)]
+    assert list(rows[0].values()) == list(rows[1].values())
+    # Updates of one maximum are not at once, elements of a row are.
+    assert [rows[0][f"m(t=0, h={h})"] for h in range(2)] == [0, 1]
+    assert rows[0]["y(t=0, h=0)"] == rows[0]["y(t=0, h=1)"] == max(found.values())
+
+
 def test_motion_can_be_left_out() -> None:
     moving, still = v.schedule_order(SQUARE, TILES).svg, v.schedule_order(SQUARE, TILES, frame=9).svg
     assert "animation" in moving and "prefers-reduced-motion:reduce" in moving
@@ -246,6 +265,11 @@ def test_two_pictures_on_a_page_share_no_name() -> None:
         (lambda: v.dependences(SQUARE, SQUARE), "PF910", "a relation is needed"),
         (lambda: v.schedule_order(SQUARE), "PF910", "a relation is needed"),
         (lambda: v.schedule_order(SQUARE, FUSED), "PF910", "orders the statements of an operator"),
+        (
+            lambda: v.schedule_order(SQUARE, TILES, parallel=True),
+            "PF910",
+            "does not say what may run at once",
+        ),
         (lambda: v.plan(FUSED), "PF910", "Scheduled has no kernels to draw"),
         (lambda: v.tree(SOFTMAX), "PF910", "Program has no schedule to draw"),
         (lambda: v.domain(TRIANGLE), "PF911", "the size N has no value"),
