@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 from package_sources import PACKAGE, ROOT
 
-PAGE = ROOT / "docs" / "internals" / "glossary.md"
+PAGE = ROOT / "docs" / "glossary.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ENTRY = re.compile(r'^- <a id="([^"]+)"></a>\*\*(.+?)\*\*(.*?)(?=^- |^## |\Z)', re.MULTILINE | re.DOTALL)
 # Of what is emitted: no user has to read it.
@@ -23,7 +23,7 @@ COMMENT = re.compile(r"^\s*// .*$", re.MULTILINE)
 READ = ("course", "errors.d", "explanation", "howto", "lab", "reference", "tutorials")
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("language.md", "performance.md")),
+    *(ROOT / "docs" / name for name in ("comparison.md", "language.md", "performance.md")),
     *(p for folder in READ for p in (ROOT / "docs" / folder).glob("*.*")),
 )
 
@@ -74,6 +74,14 @@ def test_words_are_looked_for_where_users_read() -> None:
     """In pages and in texts of the package, of which both are found."""
     assert len(replaced()) >= 12 and len(PAGES) > 100
     assert any("non-temporal stores:" in text for where, text in shown() if where.startswith("polyfuse"))
+
+
+def test_each_term_leads_to_where_it_is_explained() -> None:
+    """By the link behind the arrow, to another page."""
+    without = [
+        term for _, term, rest in ENTRY.findall(TEXT) if not re.search(r" →\s+\[[^]]+\]\([^#)]", rest)
+    ]
+    assert not without
 
 
 def test_the_index_and_the_rules_name_it() -> None:
