@@ -78,9 +78,7 @@ def test_words_are_looked_for_where_users_read() -> None:
 
 def test_each_term_leads_to_where_it_is_explained() -> None:
     """By the link behind the arrow, to another page."""
-    without = [
-        term for _, term, rest in ENTRY.findall(TEXT) if not re.search(r" →\s+\[[^]]+\]\([^#)]", rest)
-    ]
+    without = [term for _, term, rest in ENTRY.findall(TEXT) if not re.search(r" →\s+\[[^]]+\]\([^#)]", rest)]
     assert not without
 
 
