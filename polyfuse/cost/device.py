@@ -20,6 +20,9 @@ KIB, MIB = 1 << 10, 1 << 20
 
 Limiter = Literal["blocks", "warps", "registers", "shared"]
 
+# Single precision lanes of a multiprocessor, where they are not 128.
+LANES = {"sm_70": 64, "sm_80": 64}
+
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
@@ -72,6 +75,11 @@ class Device:
     def cache_bytes(self) -> float:
         """Of the last cache before memory."""
         return self.l2_bytes
+
+    @property
+    def operations(self) -> float:
+        """Of single precision lanes a second; a fused multiply-add is one."""
+        return LANES.get(self.arch, 128) * self.sms * self.clock
 
     @property
     def call_s(self) -> float:

@@ -36,8 +36,6 @@ BLOCK_BARRIER_CLOCKS = 40
 BASE_REGISTERS = 24
 # What an access takes of the lanes: an instruction, one element far from its neighbours.
 ACCESS, STRIDED = 4.0, 16.0
-# Single precision lanes of a multiprocessor, where they are not 128.
-LANES = {"sm_70": 64, "sm_80": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class GpuTime:
         cache, memory = by_level(moved.by_level, bandwidths)
         barriers = block_barriers(kernel, found)
         warp = sum(map(self._warp_s, found)) + barriers * BLOCK_BARRIER_CLOCKS / m.clock
-        lanes = LANES.get(m.arch, 128) * m.sms * m.clock * per_sm / ceil(per_sm)
+        lanes = m.operations * per_sm / ceil(per_sm)
         return KernelEstimate(
             name=kernel.name,
             read=moved.read,

@@ -17,7 +17,7 @@ from math import ceil
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
-from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, USABLE
+from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, USABLE
 from polyfuse.cost.machines import Machine
 from polyfuse.cost.stitching_gain import MARGIN, ON_CHIP, microseconds
 from polyfuse.decisions import format_bytes
@@ -109,6 +109,6 @@ def _gpu_seconds(row: Row, m: Device, reads: int, share: float) -> float:
     """Reading all rows so many times on a share of the device, and the operations of both reductions."""
     fits = row.total <= m.l2_bytes * USABLE
     l2 = L2_BYTES_PER_CLOCK * m.sms * m.clock * share
-    lanes = LANES.get(m.arch, 128) * m.sms * m.clock * share
+    lanes = m.operations * share
     memory = 0.0 if fits else reads * row.total / m.memory_bandwidth
     return max(memory, reads * row.total / l2, row.elements * (row.first + row.second) / lanes)

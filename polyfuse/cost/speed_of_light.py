@@ -23,7 +23,7 @@ from math import prod
 from polyfuse.cost.cpu_time import CpuTime
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate, KernelEstimate, by_level, joined
-from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, GpuTime
+from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, GpuTime
 from polyfuse.cost.machines import Machine
 from polyfuse.cost.nests import nests
 from polyfuse.cost.packing_gain import at_once, side_by_side
@@ -67,9 +67,7 @@ def busy_s(kernel: KernelEstimate, machine: Machine) -> float:
     """Seconds of a kernel's traffic or operations, whichever takes longer, by all of the machine."""
     if isinstance(machine, Device):
         bandwidths = [L2_BYTES_PER_CLOCK * machine.sms * machine.clock, machine.memory_bandwidth]
-        operations = LANES.get(machine.arch, 128) * machine.sms * machine.clock
     else:
         bandwidths = [level.bandwidth for level in machine.levels]
-        operations = machine.operations
     moved = by_level([nbytes for _, nbytes in kernel.levels], bandwidths)
-    return max(*moved, kernel.work.weighted / operations)
+    return max(*moved, kernel.work.weighted / machine.operations)

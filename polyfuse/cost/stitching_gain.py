@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate
-from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, USABLE
+from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, USABLE
 from polyfuse.cost.machines import Machine
 from polyfuse.decisions import format_bytes
 
@@ -162,7 +162,7 @@ class StitchingCost:
         again = 0.0 if f.live <= ON_CHIP else f.again
         fits = f.live * min(max(1, f.parallel), m.sms) <= usable
         beyond = (f.nbytes if touched > usable else 0.0) + (0.0 if fits else again)
-        lanes = LANES.get(m.arch, 128) * m.sms * m.clock * share
+        lanes = m.operations * share
         work = f.instances * f.weight / lanes
         return max(beyond / m.memory_bandwidth, (f.nbytes + again) / l2, work)
 

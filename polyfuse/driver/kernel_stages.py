@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
+from polyfuse.cost import machines
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
@@ -270,12 +271,20 @@ class Kernels:
             names = ", ".join(known.graph.sizes)
             hint = "give them to specialize(), or estimate(sizes={...})"
             raise ScheduleError(f"the sizes {names} are open", code="PF513", hint=hint)
+        return estimate(known, self.machine(device))
+
+    def machine(self, device: str | None = None) -> machines.Machine:
+        """The machine of `estimate`, with the rates that the cost model takes for it.
+
+        Raises ArgumentError PF414 for a device that the kernels are not made for, ToolchainError PF725 for
+        one that is not in the table.
+        """
         if self.target in ON_GPU:
-            return estimate(known, chip(self._for_device(device), self.target))
+            return chip(self._for_device(device), self.target)
         if device is not None:
             message = f"these kernels are made for '{self.target}', not for a GPU"
             raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
-        return estimate(known, this_cpu(self.options.threads))
+        return this_cpu(self.options.threads)
 
     def resources(self, device: str | None = None) -> ResourceTable:
         """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU; where

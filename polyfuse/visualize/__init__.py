@@ -18,8 +18,10 @@ _WHERE = {
     "graph": "polyfuse.visualize.stages",
     "placement": "polyfuse.visualize.stages",
     "plan": "polyfuse.visualize.stages",
+    "roofline": "polyfuse.visualize.rooflines",
     "schedule_order": "polyfuse.visualize.orders",
     "timeline": "polyfuse.visualize.stages",
+    "traffic": "polyfuse.visualize.rooflines",
     "tree": "polyfuse.visualize.stages",
 }
 
@@ -31,8 +33,10 @@ __all__ = [
     "graph",
     "placement",
     "plan",
+    "roofline",
     "schedule_order",
     "timeline",
+    "traffic",
     "tree",
 ]
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from polyfuse.visualize.access_relations import accesses
     from polyfuse.visualize.orders import schedule_order
     from polyfuse.visualize.polyhedra import dependences, domain
+    from polyfuse.visualize.rooflines import roofline, traffic
     from polyfuse.visualize.stages import graph, placement, plan, timeline, tree
     from polyfuse.visualize.svg import Picture
 

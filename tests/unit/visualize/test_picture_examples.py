@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pictures.md"
-MODULES = ("access_relations", "orders", "polyhedra", "stages", "svg")
+MODULES = ("access_relations", "orders", "polyhedra", "rooflines", "stages", "svg")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -37,6 +37,8 @@ op running_sum(x: f32[T, H]) -> (c: f32[T, H]) where T >= 1 {
 """)
 FUSED = SOFTMAX.op().specialize().schedule().apply(pf.LoopFusion())
 BY_HAND = pf.schedule(SOFTMAX, "softmax", T=2, H=4).fuse("e", "s").split("e.h", 2)
+_UNFUSED = SOFTMAX.op().specialize(T=512, H=256).schedule()
+ON_A_GPU = [s.lower(target="cuda") for s in (_UNFUSED, _UNFUSED.apply(pf.LoopFusion()))]
 TRIANGLE = "[N] -> { S[i, j] : 0 <= j <= i < N }"
 SQUARE = "{ S[i, j] : 0 <= i < 4 and 0 <= j < 6 }"
 NEEDS = "{ S[i, j] -> S[i + 1, j - 1]; S[i, j] -> S[i + 1, j] }"
@@ -92,6 +94,8 @@ TABLE: dict[str, Callable[[], Any]] = {
     "tree": lambda: v.tree(FUSED, before=SOFTMAX.op().specialize().schedule()),
     "plan": lambda: v.plan(FUSED.lower(target="cpu")),
     "plans": lambda: v.plan(FUSED.lower(target="cpu"), FUSED.lower(target="cuda"), names=("cpu", "cuda")),
+    "traffic": lambda: v.traffic(*ON_A_GPU, names=("apart", "fused"), device="H100"),
+    "roofline": lambda: v.roofline(*ON_A_GPU, names=("apart", "fused"), device="A100"),
     "timeline": lambda: v.timeline(SOFTMAX.op().specialize(T=64, H=64).schedule().lower(target="cpu")),
 }
 
