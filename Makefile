@@ -22,7 +22,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 # A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
 TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
-STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples benchmarks grammars gpu)
+STYLED := $(wildcard polyfuse tests docs/*.py docs/course/*.py docs/tutorials/*.py examples benchmarks grammars gpu)
 
 # Modules are compiled once, not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE

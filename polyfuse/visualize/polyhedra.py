@@ -158,7 +158,7 @@ def dependences(
     >>> points = "{ S[i, j] : 0 <= i < 4 and 0 <= j < 4 }"
     >>> needs = "{ S[i, j] -> S[i + 1, j - 1] }"
     >>> picture = pf.visualize.dependences(points, needs, schedule="{ S[i, j] -> [j, i] }")
-    >>> "goes back in time" in picture.svg
+    >>> "Illegal" in picture.svg
     True
     """
     source = source_of(given, names, sizes, relation, schedule)

@@ -1,0 +1,98 @@
+"""Every chapter of the course runs, is short, has pictures and an exercise; its answers are right."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyfuse as pf
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "course"
+CHAPTERS = sorted(FOLDER.glob("[0-9]*.py"))
+LINK = re.compile(r"\]\(([\w./]+\.(?:py|md))\)")
+v: Any = pf.visualize
+
+
+def prose(text: str) -> str:
+    """The text of a chapter, without code."""
+    lines = (line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# %%"))
+    return "\n".join([ast.get_docstring(ast.parse(text)) or "", *lines])
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda c: c.stem)
+def test_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(chapter))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda c: c.stem)
+def test_is_a_chapter(chapter: Path) -> None:
+    text = chapter.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert 300 <= len(prose(text).split()) <= 900
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert (
+        len([i for i in imports if ast.unparse(i) not in ("import numpy as np", "import polyfuse as pf")])
+        <= 2
+    )
+    assert sum(isinstance(n, ast.Assert) for n in ast.walk(tree)) >= 3
+    shown = [n for n in tree.body if isinstance(n, ast.Expr) and "print" not in ast.unparse(n)]
+    assert len(shown) - 1 >= 3, "pictures, besides the docstring"
+    assert "## Exercise" in text and "<details><summary>Answer</summary>" in text and "# </details>" in text
+    for target in LINK.findall(text):
+        assert (FOLDER / target).exists(), target
+    assert f"({chapter.name})" in (FOLDER / "index.md").read_text(encoding="utf-8")
+
+
+# --- answers -----------------------------------------------------------------------------------------------
+
+
+def numbers(picture: Any) -> dict[str, int]:
+    found = re.findall(r"<title>S\(i=(\d), j=(\d)\) runs at [^<]*, as number (\d+)</title>", picture.svg)
+    return {f"{i}, {j}": int(k) for i, j, k in found}
+
+
+def test_loops_are_sets() -> None:
+    band = v.domain("{ S[i, j] : 0 <= i < 6 and i <= j < i + 3 and j < 6 }")
+    loops = [(i, j) for i in range(6) for j in range(i, min(i + 3, 6))]
+    assert len(loops) == 15 and [f"S(i={i}, j={j})" for i, j in loops] == re.findall(
+        r"S\(i=\d, j=\d\)", band.svg
+    )
+
+
+def test_who_reads_what() -> None:
+    text = "op p(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[i, j] = sum[k](a[i, k] * b[k, j]) }"
+    svg = v.accesses(pf.parse(text), M=2, N=3, K=4).svg
+    assert "reads a: a broadcast: up to 3 points" in svg and "reads b: a broadcast: up to 2 points" in svg
+    assert "writes c: a projection: up to 4 points" in svg
+
+
+def test_dependences() -> None:
+    points = "{ S[i, j] : 0 <= i, j < 4 }"
+    pascal = "{ S[i, j] -> S[i + 1, j + 1]; S[i, j] -> S[i + 1, j] }"
+    both = "{ S[i, j] -> S[i + 1, j]; S[i, j] -> S[i, j + 1] }"
+    assert "distances (1, 0), (1, 1)" in v.dependences(points, pascal).svg
+    for needs, order, legal in (
+        (pascal, "{ S[i, j] -> [i] }", True),
+        (pascal, "{ S[i, j] -> [j] }", False),
+        (both, "{ S[i, j] -> [i] }", False),
+        (both, "{ S[i, j] -> [j] }", False),
+        (both, "{ S[i, j] -> [i + j] }", True),
+    ):
+        assert ("Illegal" not in v.dependences(points, needs, schedule=order).svg) == legal
+
+
+def test_a_schedule_is_time() -> None:
+    points = "{ S[i, j] : 0 <= i < 3 and 0 <= j < 4 }"
+    back = numbers(v.schedule_order(points, "{ S[i, j] -> [-j, -i] }"))
+    assert sorted(back, key=back.__getitem__)[:3] == ["2, 3", "1, 3", "0, 3"]
+    strips = numbers(v.schedule_order(points, "{ S[i, j] -> [floor(j/2), i, j] }"))
+    assert sorted(strips, key=strips.__getitem__)[:4] == ["0, 0", "0, 1", "1, 0", "1, 1"]
+    shared = numbers(v.schedule_order(points, "{ S[i, j] -> [2i + j] }"))
+    assert [p for p, k in shared.items() if k == shared["1, 0"]] == ["0, 2", "1, 0"]
