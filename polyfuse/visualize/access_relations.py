@@ -14,7 +14,7 @@ from itertools import permutations, product
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.poly.model.domains import build_model
+from polyfuse.poly.model.domains import Access, PolyModel, build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
 from polyfuse.poly.model.points import (
     MOST_DIMS,
@@ -22,7 +22,6 @@ from polyfuse.poly.model.points import (
     Pair,
     Point,
     Space,
-    UnionMap,
     ends,
     pairs,
     read_map,
@@ -46,6 +45,7 @@ class _Use:
     hue: str
     array: Space
     arrows: tuple[Pair, ...]
+    by_data: bool = False  # do values say which element it is?
 
 
 def accesses(
@@ -135,19 +135,23 @@ def _of_graph(graph: TensorGraph, source: Source) -> tuple[tuple[Space, ...], li
     with isl_lock:
         model = build_model(graph)
         for s in points:
-            read: dict[str, list[UnionMap]] = {}
+            read: dict[str, list[Access]] = {}
             for a in model.reads:
                 if a.statement == s.name:
-                    read.setdefault(a.tensor, []).append(model.union_map([a.relation]))
-            written = model.writes[s.name]
-            told = [("reads", READ, t, maps) for t, maps in read.items()]
-            told.append(("writes", WRITE, written.tensor, [model.union_map([written.relation])]))
-            for verb, hue, tensor, maps in told:
-                array = _array(graph, tensor, verb)
-                every = sorted({(a[1], b[1]) for m in maps for a, b in pairs(m, {})})
-                arrows = tuple(((s.name, p), (array.name, q)) for p, q in every)
-                uses.append(_Use(f"{s.name} {verb} {tensor}", hue, array, arrows))
+                    read.setdefault(a.tensor, []).append(a)
+            uses += [_use(model, "reads", READ, found) for found in read.values()]
+            uses.append(_use(model, "writes", WRITE, [model.writes[s.name]]))
     return points, uses
+
+
+def _use(model: PolyModel, verb: str, hue: str, found: Sequence[Access]) -> _Use:
+    """All reads of an array by a statement, or its write."""
+    name, tensor = found[0].statement, found[0].tensor
+    array = _array(model.graph, tensor, verb)
+    maps = (model.union_map([a.relation]) for a in found)
+    every = sorted({(a[1], b[1]) for m in maps for a, b in pairs(m, {})})
+    arrows = tuple(((name, p), (array.name, q)) for p, q in every)
+    return _Use(f"{name} {verb} {tensor}", hue, array, arrows, any(a.may for a in found))
 
 
 def _array(graph: TensorGraph, tensor: str, verb: str) -> Space:
@@ -174,7 +178,7 @@ def _place(sheet: Sheet, points: Sequence[Panel], uses: Sequence[_Use]) -> None:
     """
     read, written = (panels_of(_arrays(uses, hue)) for hue in (READ, WRITE))
     left, top = float(MARGIN), sheet.bottom
-    if all(p.down is None for p in points):
+    if all(p.down is None or p.down.count == 1 for p in points):
         _, sheet.bottom = sheet.stack([*read, *points, *written], left, top)
         return
     lows = []
@@ -223,6 +227,8 @@ def _kind(use: _Use) -> str:
     if not out:
         return "nothing at these sizes"
     most, shared = max(out.values()), max(into.values())
+    if use.by_data:
+        return f"the data say which of up to {most} elements"
     if most > 1:
         window = "a window of" if _is_window(use.arrows) else "up to"
         return f"{window} {most} elements for a point"

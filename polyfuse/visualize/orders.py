@@ -94,7 +94,7 @@ def schedule_order(
     if frame is not None and not 0 <= frame < max(len(moments), 1):
         hint = f"frames are 0 to {len(moments) - 1}"
         raise ArgumentError(f"there is no frame {frame}", code="PF917", hint=hint)
-    sheet, _ = sheet_of(source, title or titled("Order of execution", source), DISC)
+    sheet, _ = sheet_of(source, title or titled("Order of execution", source), schedule, radius=DISC)
     _draw_path(sheet, times)
     _draw_numbers(sheet, source, times, moments, frame)
     _draw_scale(sheet, len(moments), frame)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from polyfuse.poly.model.points import Node, Pair, Point, Space
+from polyfuse.poly.model.points import Node, Pair, Point, Space, is_isl
 from polyfuse.visualize.grids import CELL, DOT, Panel, Sheet, hue_of, panels_of
 from polyfuse.visualize.sources import Source, source_of
 from polyfuse.visualize.svg import BAD, Picture, colour
@@ -63,20 +63,22 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     return sheet.picture()
 
 
-def subtitle(source: Source) -> str:
+def subtitle(source: Source, *others: object) -> str:
     """What isl was given, and the sizes."""
     sizes = ", ".join(f"{n} = {v}" for n, v in source.sizes.items())
-    given = " ".join(str(source.given).split()) if source.given is not None else ""
-    return ";  ".join(t for t in (given if len(given) <= MOST_GIVEN else "", sizes) if t)
+    texts = [" ".join(str(g).split()) for g in (source.given, *others) if is_isl(g)]
+    return ";  ".join([*(t for t in texts if len(t) <= MOST_GIVEN), *([sizes] if sizes else [])])
 
 
 def titled(what: str, source: Source) -> str:
     return f"{what} of {source.title}" if source.title else what
 
 
-def sheet_of(source: Source, title: str, radius: float = DOT, step: float = 0) -> tuple[Sheet, list[Panel]]:
+def sheet_of(
+    source: Source, title: str, *others: object, radius: float = DOT, step: float = 0
+) -> tuple[Sheet, list[Panel]]:
     """A page with the panels of all points, and the hulls of statements."""
-    sheet = Sheet(title, subtitle(source), radius)
+    sheet = Sheet(title, subtitle(source, *others), radius)
     panels = panels_of(source.spaces)
     sheet.place(panels, step=step)
     if not panels:
@@ -165,7 +167,7 @@ def dependences(
     arrows = source.dependences(relation)
     times = None if schedule is None else source.times(schedule)
     back = [a for a in arrows if times is not None and times[a[0]] >= times[a[1]]]
-    sheet, _ = sheet_of(source, title or titled("Dependences", source), step=CELL)
+    sheet, _ = sheet_of(source, title or titled("Dependences", source), relation, schedule, step=CELL)
     _draw_arrows(sheet, source.spaces, arrows, back, at)
     _draw_points(sheet, source.spaces)
     _tell(sheet, source.spaces, arrows, back)

@@ -244,6 +244,9 @@ def test_accesses_of_an_operator_are_its_reads_and_its_writes() -> None:
         assert words in picture.svg
     assert len(arrows(picture)) == 3 * 4
     assert len(arrows(v.accesses(BIAS, T=2, H=2, at=(1, 0)))) == 3
+    gather = pf.parse("op g(x: f32[N], k: i64[M]) -> (y: f32[M]) { y[i] = x[k[i]] }")
+    picture = v.accesses(gather, N=4, M=3)
+    assert "reads x: the data say which of up to 4 elements" in picture.svg and len(arrows(picture)) == 3 * 6
 
 
 def test_pictures_are_saved(tmp_path: Any) -> None:
