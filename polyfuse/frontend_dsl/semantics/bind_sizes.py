@@ -7,8 +7,8 @@ names both arguments and their shapes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TypeAlias
 
@@ -147,7 +147,7 @@ class _Binding:
         self.diags.raise_if_errors(ArgumentError)
         self.solved(given)
         self.diags.raise_if_errors(ArgumentError)
-        self._extents()
+        self._extents(given)
         self._unsolved()
         self.diags.raise_if_errors(ArgumentError)
         self._constraints()
@@ -225,20 +225,42 @@ class _Binding:
 
     # --- checking ------------------------------------------------------------------------------------
 
-    def _extents(self) -> None:
+    def _extents(self, given: Mapping[str, int]) -> None:
+        found = list(self._mismatches())
+        hint = self._transposed(given) if found else None
+        for name, axis, e, expected in found:
+            self._mismatch(name, axis, e, expected, hint)
+            hint = None
+
+    def _mismatches(self) -> Iterator[tuple[str, int, IndexExpr, int | None]]:
         for name, extents in self.params.items():
             for axis, e in enumerate(extents):
                 if any(n not in self.values for n in sizes(e)):
                     continue
-                got, expected = self.shapes[name][axis], _value(e, self.values)
-                if got != expected:
-                    self._mismatch(name, axis, e, expected)
+                expected = _value(e, self.values)
+                if self.shapes[name][axis] != expected:
+                    yield name, axis, e, expected
 
-    def _mismatch(self, name: str, axis: int, extent: IndexExpr, expected: int | None) -> None:
+    def _transposed(self, given: Mapping[str, int]) -> str | None:
+        """The one argument with which all would fit if its last two axes changed places."""
+        found = []
+        for name, shape in self.shapes.items():
+            if len(shape) < 2:
+                continue
+            turned = {**self.shapes, name: (*shape[:-2], shape[-1], shape[-2])}
+            trial = replace(self, shapes=turned, values={}, because={}, diags=Diagnostics())
+            trial.solved(given)
+            if not trial.diags.found and not any(trial._mismatches()):
+                found.append(f"{name}.T" if len(shape) == 2 else f"{name}.swapaxes(-1, -2)")
+        return f"{found[0]} fits: two axes are the other way round" if len(found) == 1 else None
+
+    def _mismatch(
+        self, name: str, axis: int, extent: IndexExpr, expected: int | None, hint: str | None
+    ) -> None:
         shape = self.shapes[name]
         message = f"size mismatch in {self.op}: '{name}' has shape {shape}, axis {axis} is {extent}"
         if isinstance(extent, IConst):
-            self._error("PF405", f"{message} and must have extent {extent}", self.spans[name])
+            self._error("PF405", f"{message} and must have extent {extent}", self.spans[name], hint)
             return
         message += f" = {expected}" if expected is not None else ""
         for size in sizes(extent):
@@ -249,7 +271,7 @@ class _Binding:
                 message += f"; {size} = {self.values[size]} because {other_text} (axis {other_axis})"
             else:
                 message += f"; {size} = {self.values[size]} because {source}"
-        self._error("PF405", message, self.spans[name])
+        self._error("PF405", message, self.spans[name], hint)
 
     def _unsolved(self) -> None:
         for n in self.names:

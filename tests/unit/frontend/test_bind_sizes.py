@@ -93,6 +93,34 @@ def test_ranks_of_a_signature_come_from_shapes() -> None:
     assert "'m' has shape (2, 5), axis 1 is B_1 = 3" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "hint"),
+    [
+        ({"x": (4, 8), "w": (8, 16), "b": (16,)}, "w.T fits: two axes are the other way round"),
+        ({"x": (8, 4), "w": (16, 8), "b": (16,)}, "x.T fits: two axes are the other way round"),
+        ({"x": (4, 8), "w": (8, 16), "b": (7,)}, None),  # more is wrong
+        ({"x": (8, 4), "w": (8, 8), "b": (8,)}, "x.T fits: two axes are the other way round"),
+        ({"x": (4, 8), "w": (8, 4), "b": (4,)}, "w.T fits: two axes are the other way round"),
+        ({"x": (3, 2), "w": (3, 5), "b": (7,)}, None),
+    ],
+)
+def test_an_argument_that_fits_transposed_is_named(
+    shapes: dict[str, tuple[int, ...]], hint: str | None
+) -> None:
+    """Of a dense layer, whose weights are often the other way round elsewhere."""
+    what, _ = both("x: f32[N, K], w: f32[M, K], b: f32[M]")
+    with pytest.raises(ArgumentError) as caught:
+        bind_sizes(what, shapes)
+    assert [d.hint for d in caught.value.diagnostics if d.hint] == ([hint] if hint else [])
+
+
+def test_axes_of_a_batch_are_swapped_behind_it() -> None:
+    what, _ = both("x: f32[B, N, K], w: f32[B, M, K]")
+    with pytest.raises(ArgumentError) as caught:
+        bind_sizes(what, {"x": (2, 4, 8), "w": (2, 8, 16)})
+    assert str(caught.value.diagnostics[0].hint).startswith("w.swapaxes(-1, -2) fits")
+
+
 def test_every_problem_is_reported() -> None:
     what, _ = both("x: f32[N, H], w: f32[H], v: f32[N]")
     with pytest.raises(ArgumentError) as caught:
