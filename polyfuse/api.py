@@ -104,7 +104,9 @@ LIBRARY = "stdlib:"
 def parse(text_or_path: str | os.PathLike[str]) -> Program:
     """A program from text, or from a ``.pf`` file (a path object, or a string that ends in ``.pf``).
 
-    Raises DslError with every error of the file (PF1xx-PF3xx); warnings are issued as PolyfuseWarning.
+    Raises DslError with every error of syntax, names, types and ranges in the file; warnings are issued as
+    PolyfuseWarning. What is read and defined (PF350 and the like) is proved later: when an operator is
+    specialised or compiled, or by `polyfuse check`.
     """
     return checked(load(text_or_path).programs)
 

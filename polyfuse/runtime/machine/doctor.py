@@ -22,8 +22,8 @@ State = Literal["ok", "missing", "note", "info"]
 
 NEEDED = ("numpy", "islpy", "lark", "ml_dtypes", "platformdirs", "filelock", "typer", "rich", "psutil")
 OPTIONAL = (
-    ("torch", "tensors in calls, benchmarks"),
-    ("jax", "benchmarks"),
+    ("torch", "tensors of PyTorch, pf.torch, torch.compile"),
+    ("jax", "arrays of JAX, pf.jax"),
     ("scipy", f"{', '.join(o.name for o in OPS.values() if o.scipy)} of the NumPy baseline"),
 )
 CUDA_PACKAGES = (
