@@ -58,6 +58,12 @@ def numbers(picture: Any) -> dict[str, int]:
     return {f"{i}, {j}": int(k) for i, j, k in found}
 
 
+def test_a_first_operator() -> None:
+    kernels = pf.stdlib.softmax.specialize(B_0=4096, H=1024).schedule().lower(target="cpu")
+    found, x = kernels.estimate(), 4096 * 1024 * 4
+    assert round(found.read / x) == 4 and round(found.written / x) == 2
+
+
 def test_loops_are_sets() -> None:
     band = v.domain("{ S[i, j] : 0 <= i < 6 and i <= j < i + 3 and j < 6 }")
     loops = [(i, j) for i in range(6) for j in range(i, min(i + 3, 6))]

@@ -1,0 +1,134 @@
+"""# 1. A first operator
+
+You write what each element of a result is, and polyfuse makes one kernel of it. This chapter takes softmax
+from text to a result, and asks why one kernel is faster than four.
+"""
+
+# %%
+# ## Four lines
+#
+# Softmax turns each row of a matrix into weights that add up to 1. Here is its definition, line by line as a
+# book would have it:
+
+import numpy as np
+
+import polyfuse as pf
+
+program = pf.parse("""
+op softmax(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t]    = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  s[t]    = sum[h](e[t, h])
+  y[t, h] = e[t, h] / s[t]
+}
+""")
+
+# %%
+# `T` and `H` are sizes; arguments bring their values. `t` and `h` are indices. You write no loop: `m[t]` is
+# defined for every `t`, and `max[h]` runs over every `h`.
+#
+# ## Run it, check it
+#
+# `pf.compile` gives a function of arrays. NumPy has no softmax, so we write it, in double precision, to have
+# something to compare with:
+
+f = pf.compile(program)
+x = np.random.default_rng(0).standard_normal((4096, 1024)).astype(np.float32)
+y = f(x)
+
+
+def with_numpy(x: np.ndarray) -> np.ndarray:
+    """The same four lines, an array at a time."""
+    m = x.max(axis=1, keepdims=True)
+    e = np.exp(x - m)
+    s = e.sum(axis=1, keepdims=True)
+    return e / s
+
+
+error = np.abs(y - with_numpy(x.astype(np.float64))).max()
+print(f"largest difference: {error:.1e}; a row adds up to {y[0].sum():.6f}")
+assert error < 1e-6
+
+# %%
+# ## Time it
+#
+# Both are called ten times, and the fastest call counts. The figures are of the machine that made this page:
+
+import time
+
+
+def milliseconds(call) -> float:
+    """The least of ten calls."""
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        call(x)
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+ours, theirs = milliseconds(f), milliseconds(with_numpy)
+print(f"polyfuse {ours:.2f} ms, NumPy {theirs:.2f} ms")
+
+# %%
+# ## Why one kernel
+#
+# NumPy runs line after line. Each line reads whole arrays from memory and writes whole arrays back. `e` is
+# as large as `x`: it goes to memory and comes back twice. polyfuse can do the same, one kernel for each
+# line. That is the *unfused* form:
+
+unfused = program.op().specialize(T=4096, H=1024).schedule()
+fused = unfused.apply(pf.LoopFusion())
+apart = unfused.lower(target="cpu")
+together = fused.lower(target="cpu").apply(pf.Stitching())
+pf.visualize.plan(apart, together, names=("unfused", "fused"))
+
+# %%
+# A box is a *kernel*: a piece of code that runs from its start to its end before the next one starts. In the
+# fused form one kernel does all lines for one row, then for the next row. A row has 4 kB, so it stays in the
+# cache of the processor from line to line. Only `x` has to come from memory, and only `y` has to go there:
+
+picture = pf.visualize.traffic(apart, together, names=("unfused", "fused"))
+before, after = apart.estimate(), together.estimate()
+assert apart.launches == 4 and together.launches == 1
+assert before.read + before.written > 2.5 * (after.read + after.written)
+picture
+
+# %%
+# ## What limits a kernel
+#
+# A kernel can wait for two things: for bytes from memory, and for arithmetic. Divide the operations of a
+# kernel by the bytes that it moves, and you know which. The *roofline* is the picture of that. To the right
+# are more operations a byte, upwards more operations a second. No kernel gets above the slope of the memory
+# that its bytes come from, nor above the flat roof of the arithmetic:
+
+pf.visualize.roofline(apart, together, names=("unfused", "fused"))
+
+# %%
+# The unfused kernels stand on the slope of memory: faster arithmetic would not help them. Fusion moves the
+# point to the right, because the same operations need fewer bytes. There the roofline is higher.
+#
+# That is all that fusion is for. The rest of this course is about two questions: **may** these lines run
+# together, and **should** they? The first one has an exact answer, by sets and relations of integers. The
+# second one needs a model of the machine.
+#
+# ## Exercise
+#
+# `x` has 4096 rows of 1024 numbers, of 4 bytes each: 16.8 MB.
+#
+# 1. Which arrays does the unfused form read and write, line by line? Count those that are as large as `x`.
+# 2. How many bytes is that? Compare with the bars above.
+# 3. Would fusion help as much if a row had 3 numbers? And if a row had a million?
+#
+# <details><summary>Answer</summary>
+#
+# 1. `m` reads `x`. `e` reads `x` and writes `e`. `s` reads `e`. `y` reads `e` and writes `y`. Four large
+#    reads and two large writes; `m` and `s` are 1024 times smaller.
+# 2. Six times 16.8 MB: 101 MB. The fused form has one read and one write: 34 MB.
+# 3. With 3 numbers a row it helps as much: the bytes are the same, and a row fits in any cache. A row of a
+#    million numbers has 4 MB. It does not stay in a small cache from one line to the next, so each line
+#    reads it again from a cache further away, or from memory.
+#
+# </details>
+#
+# Next: [loops are sets](02_loops_are_sets.py).
