@@ -12,24 +12,26 @@ BENCH_VENV ?= $(VENV)/bench
 # Which torch `make test-torch` tests: the newest that the extra names, or the oldest.
 TORCH ?= newest
 TORCH_VENV ?= $(VENV)/torch-$(TORCH)
+SITE_VENV ?= $(VENV)/site
 WORKERS ?= 2
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 BENCH := $(BENCH_VENV)/bin/python
 WITH_TORCH := $(TORCH_VENV)/bin/python
+SITE := $(SITE_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 # A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
 TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
-STYLED := $(wildcard polyfuse tests docs/*.py docs/course/*.py docs/tutorials/*.py examples benchmarks grammars gpu)
+STYLED := $(wildcard polyfuse tests docs/*.py docs/_ext docs/course docs/tutorials/*.py examples benchmarks grammars gpu)
 
 # Modules are compiled once, not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests test-torch machines browser lint types tutorials pages bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests test-torch machines browser lint types tutorials pages docs docs-all bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,10 +83,18 @@ pages: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_environment.py
 	$(RUN) docs/build_passes.py
 	$(RUN) docs/build_stdlib_reference.py
-	$(RUN) docs/build_api_reference.py
 	$(RUN) docs/build_examples.py
 	$(RUN) docs/build_editors.py
 	$(RUN) docs/build_pictures.py
+
+# Warnings are errors, links that lead nowhere among them; chapters are run, one after the other.
+docs: $(SITE_VENV)/site.stamp ## the site, in build/site; chapters run where they or the package have changed
+	mkdir -p build/site-source
+	MPLBACKEND=agg nice -n 19 $(SITE) -m sphinx -b html -c docs -W --keep-going -q build/site-source build/site
+	@echo "open build/site/index.html"
+
+docs-all: ## the same with chapters that take long
+	POLYFUSE_DOCS_SLOW=1 $(MAKE) docs
 
 bench: $(BENCH_VENV)/bench.stamp ## time the workloads against PyTorch and JAX (ARGS=... are passed on)
 	$(BENCH) -m benchmarks $(ARGS)
@@ -143,6 +153,11 @@ $(BENCH_VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	else \
 	    $(PYTHON) -m venv $(BENCH_VENV) && $(BENCH) -m pip install --quiet --editable '.[bench]'; \
 	fi
+	@touch $@
+
+$(SITE_VENV)/site.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE) -m pip --disable-pip-version-check install --quiet --editable '.[site]'
 	@touch $@
 
 TESTS_WITH := 'pytest>=8' 'pytest-xdist>=3.5' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'setuptools>=77' expecttest

@@ -1,10 +1,10 @@
-# %% [markdown]
-# # 1. Parse and print
-#
-# polyfuse compiles operators that are written in a small language of indexed definitions. This tutorial
-# walks from text to the *tensor graph*, the form that everything later works on, and looks at what the
-# compiler says about programs that are wrong. Every claim is checked by an assertion; run the file with
-# `python docs/tutorials/01_parse_and_print.py`.
+"""# 1. Parse and print
+
+polyfuse compiles operators that are written in a small language of indexed definitions. This tutorial
+walks from text to the *tensor graph*, the form that everything later works on, and looks at what the
+compiler says about programs that are wrong. Every claim is checked by an assertion; run the file with
+`python docs/tutorials/01_parse_and_print.py`.
+"""
 
 # %%
 import numpy as np

@@ -1,9 +1,9 @@
-# %% [markdown]
-# # 2. Reading a schedule tree
-#
-# A program of this language says *what* each element is. A *schedule* says *when* each is computed. polyfuse
-# writes schedules as trees. This tutorial reads two trees of the same operator, one without fusion and one
-# with, and explains each word in them.
+"""# 2. Reading a schedule tree
+
+A program of this language says *what* each element is. A *schedule* says *when* each is computed. polyfuse
+writes schedules as trees. This tutorial reads two trees of the same operator, one without fusion and one
+with, and explains each word in them.
+"""
 
 # %%
 import islpy as isl

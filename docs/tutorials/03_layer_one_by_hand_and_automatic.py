@@ -1,10 +1,10 @@
-# %% [markdown]
-# # 3. Layer I by hand and automatically
-#
-# Layer I of polyfuse is loop fusion. Here we do its work by hand: change a schedule tree step by step, ask
-# after each step whether the result is legal, rewrite the program where that saves memory traffic, and arrive
-# at the very schedule that `pf.LoopFusion()` finds. Each schedule is also run, and compared with a float64
-# reference.
+"""# 3. Layer I by hand and automatically
+
+Layer I of polyfuse is loop fusion. Here we do its work by hand: change a schedule tree step by step, ask
+after each step whether the result is legal, rewrite the program where that saves memory traffic, and arrive
+at the very schedule that `pf.LoopFusion()` finds. Each schedule is also run, and compared with a float64
+reference.
+"""
 
 # %%
 from dataclasses import replace

@@ -1,9 +1,9 @@
-# %% [markdown]
-# # 4. An illegal fusion
-#
-# What happens if one fuses too much? In this tutorial the compiler says no, and we read its answer closely.
-# The second half is about a recurrence, where even the exchange of two loops can be wrong, and about the
-# change of coordinates that makes it right.
+"""# 4. An illegal fusion
+
+What happens if one fuses too much? In this tutorial the compiler says no, and we read its answer closely.
+The second half is about a recurrence, where even the exchange of two loops can be wrong, and about the
+change of coordinates that makes it right.
+"""
 
 # %%
 import numpy as np

@@ -1,13 +1,13 @@
-# %% [markdown]
-# # 5. From schedule to CUDA
-#
-# A schedule says in which order statement instances run. A kernel for a GPU also says where: in which block
-# of threads, in which thread, in which element of a vector. Here we take the schedule of a softmax to CUDA,
-# read a kernel line by line, ask what it costs, and then break it on purpose.
-#
-# Nothing here needs a GPU. An emulator runs the kernels on the CPU, thread by thread. Where a CUDA compiler
-# is installed (`pip install "polyfuse[cuda-compile]"`), it says what the kernels take; without one those
-# cells are skipped.
+"""# 5. From schedule to CUDA
+
+A schedule says in which order statement instances run. A kernel for a GPU also says where: in which block
+of threads, in which thread, in which element of a vector. Here we take the schedule of a softmax to CUDA,
+read a kernel line by line, ask what it costs, and then break it on purpose.
+
+Nothing here needs a GPU. An emulator runs the kernels on the CPU, thread by thread. Where a CUDA compiler
+is installed (`pip install "polyfuse[cuda-compile]"`), it says what the kernels take; without one those
+cells are skipped.
+"""
 
 # %%
 from dataclasses import replace

@@ -1,13 +1,13 @@
-# %% [markdown]
-# # 6. Stitching a layer normalisation
-#
-# Layer I fuses loops. It cannot merge the passes over a row of a normalisation, because each needs the
-# *whole* row before it: the variance needs the mean, the result needs the variance. Layer II, *stitching*,
-# leaves the passes as they are and puts them into one kernel, as *phases* of a row. What they hand on then
-# never leaves the chip.
-#
-# Here we do it step by step, forward and then backward. Nothing needs a GPU: kernels are made for one, and
-# run in the emulator.
+"""# 6. Stitching a layer normalisation
+
+Layer I fuses loops. It cannot merge the passes over a row of a normalisation, because each needs the
+*whole* row before it: the variance needs the mean, the result needs the variance. Layer II, *stitching*,
+leaves the passes as they are and puts them into one kernel, as *phases* of a row. What they hand on then
+never leaves the chip.
+
+Here we do it step by step, forward and then backward. Nothing needs a GPU: kernels are made for one, and
+run in the emulator.
+"""
 
 # %%
 import statistics

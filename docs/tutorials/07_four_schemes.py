@@ -1,21 +1,21 @@
-# %% [markdown]
-# # 7. The four schemes
-#
-# [Tutorial 6](06_stitching_a_layer_norm.py) stitched the kernels of a layer normalisation into one. What goes
-# from one phase of such a kernel to the next stays in a register, goes through shared memory, or through
-# global memory. AStitch (ASPLOS'22) gives these cases names:
-#
-# | scheme | between producer and consumer | goes through |
-# |---|---|---|
-# | *Independent* | nothing | - |
-# | *Local* | every thread uses what it made itself | a register |
-# | *Regional* | every block uses what it made itself | shared memory, and a barrier of the block |
-# | *Global* | the rest | global memory, and a barrier of the grid, or a new kernel |
-#
-# AStitch tells them apart by the kinds of operators. Here they follow from *relations*: which instance of one
-# statement needs which of the other, and where each of them runs. No operator is looked at, so the
-# same test holds for operators that nobody has thought of. All of it is shown on kernels small enough to
-# draw: 6 rows of 16 elements, blocks of a few threads.
+"""# 7. The four schemes
+
+[Tutorial 6](06_stitching_a_layer_norm.py) stitched the kernels of a layer normalisation into one. What goes
+from one phase of such a kernel to the next stays in a register, goes through shared memory, or through
+global memory. AStitch (ASPLOS'22) gives these cases names:
+
+| scheme | between producer and consumer | goes through |
+|---|---|---|
+| *Independent* | nothing | - |
+| *Local* | every thread uses what it made itself | a register |
+| *Regional* | every block uses what it made itself | shared memory, and a barrier of the block |
+| *Global* | the rest | global memory, and a barrier of the grid, or a new kernel |
+
+AStitch tells them apart by the kinds of operators. Here they follow from *relations*: which instance of one
+statement needs which of the other, and where each of them runs. No operator is looked at, so the
+same test holds for operators that nobody has thought of. All of it is shown on kernels small enough to
+draw: 6 rows of 16 elements, blocks of a few threads.
+"""
 
 # %%
 from dataclasses import replace

@@ -1,11 +1,11 @@
-# %% [markdown]
-# # 8. Packing
-#
-# Layers I and II fuse what *depends* on each other. Layer III is for the rest: kernels that have nothing to
-# do with each other, each too small to fill the machine. They run side by side in one launch.
-#
-# Apollo (MLSys'22) calls this parallel fusion. There the kernels of a pack may not be stitched ones, and
-# packs are small; here a pack takes what layer II made, and as many parts as pay.
+"""# 8. Packing
+
+Layers I and II fuse what *depends* on each other. Layer III is for the rest: kernels that have nothing to
+do with each other, each too small to fill the machine. They run side by side in one launch.
+
+Apollo (MLSys'22) calls this parallel fusion. There the kernels of a pack may not be stitched ones, and
+packs are small; here a pack takes what layer II made, and as many parts as pay.
+"""
 
 # %%
 import numpy as np

@@ -1,10 +1,10 @@
-# %% [markdown]
-# # 9. A transformer layer in eight ways
-#
-# Three layers, each on or off: eight ways to compile one program. Here it is the encoder layer of BERT
-# (`examples/models/transformer_encoder.pf`): projections to heads, masked softmax, two residual layer
-# normalisations, a GELU. All eight give the same numbers; they differ in how often memory is touched and how
-# much is launched.
+"""# 9. A transformer layer in eight ways
+
+Three layers, each on or off: eight ways to compile one program. Here it is the encoder layer of BERT
+(`examples/models/transformer_encoder.pf`): projections to heads, masked softmax, two residual layer
+normalisations, a GELU. All eight give the same numbers; they differ in how often memory is touched and how
+much is launched.
+"""
 
 # %%
 import json
@@ -15,7 +15,7 @@ import numpy as np
 
 import polyfuse as pf
 
-folder = next(p for p in (Path(__file__).resolve().parents) if (p / "examples").is_dir())
+folder = Path(pf.__file__).parents[1]
 model = pf.parse(folder / "examples" / "models" / "transformer_encoder.pf")
 op = model.op("encoder_layer")
 print(op.signature)

@@ -1,14 +1,14 @@
-# %% [markdown]
-# # 10. Why this speed
-#
-# A kernel runs. Is it fast? The question needs a second number: what could this machine do at best? This
-# tutorial takes one operator, a layer normalisation, and puts three answers side by side: the *roofline*,
-# which knows only bytes and operations; the *cost model*, which also knows caches and phases; and the clock.
-# Where they differ, there is something to learn, and where a variant of the code is faster, the model says
-# why.
-#
-# All times below are of your machine, and of this minute: other programs change them. What is asserted does
-# not depend on them.
+"""# 10. Why this speed
+
+A kernel runs. Is it fast? The question needs a second number: what could this machine do at best? This
+tutorial takes one operator, a layer normalisation, and puts three answers side by side: the *roofline*,
+which knows only bytes and operations; the *cost model*, which also knows caches and phases; and the clock.
+Where they differ, there is something to learn, and where a variant of the code is faster, the model says
+why.
+
+All times below are of your machine, and of this minute: other programs change them. What is asserted does
+not depend on them.
+"""
 
 # %%
 import io

@@ -1,8 +1,8 @@
-# %% [markdown]
-# # 11. Gradients
-#
-# To train a model, each operator needs a second one: how its inputs have to change so that a loss falls. This
-# tutorial differentiates operators, reads what comes out, and lets a small model learn.
+"""# 11. Gradients
+
+To train a model, each operator needs a second one: how its inputs have to change so that a loss falls. This
+tutorial differentiates operators, reads what comes out, and lets a small model learn.
+"""
 
 # %%
 import numpy as np

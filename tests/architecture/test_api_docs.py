@@ -1,24 +1,19 @@
-"""The page of the Python API is made from the docstrings, and up to date."""
+"""The page of the Python API lists every public name; the site shows their docstrings behind it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 
 from package_sources import ROOT
 
 import polyfuse as pf
 
-
-def test_page_is_up_to_date() -> None:
-    script = str(ROOT / "docs" / "build_api_reference.py")
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+MODULES = {"torch", "jax", "visualize"}
 
 
-def test_every_public_name_is_on_it() -> None:
+def test_every_public_name_is_on_it_and_no_other() -> None:
     text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    missing = [
-        n for n in pf.__all__ if n not in ("__version__",) and f"`{n}`" not in text and f"pf.{n}`" not in text
-    ]
-    assert not missing
+    lines = re.findall(r"^- (.*)", text, re.MULTILINE)
+    listed = {name for line in lines for name in re.findall(r"`pf\.(\w+)`", line)}
+    assert listed - MODULES == {*pf.__all__} - {"__version__"} - MODULES
+    assert listed >= MODULES

@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "runtime": LOW | {"ir", "codegen", "support"},
     "runtime.interpreter.program": LOW | {"ir", "poly.ast_build"},
-    "visualize": LOW | {"ir", "poly"},
+    "visualize": LOW | {"cost", "ir", "poly"},
     "torch": EVERYTHING,
     "driver": EVERYTHING,
     "driver.lowering": LOW | {"ir", "cost", "layers"},

@@ -1,0 +1,33 @@
+"""Who is listed where: tables of contents that are made of the lists of index pages.
+
+An index page has plain lists or tables whose items begin with a link; a code host shows them as well.  On the
+site a hidden `toctree` behind it says the same to the navigation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+ITEM = re.compile(r"^(?:- |\| )\[[^\]\n]*\]\(([^)\s#]+)\)", re.MULTILINE)
+
+
+def toctrees(pages: Mapping[str, str], root: str = "index.md") -> dict[str, list[str]]:
+    """For each index page, by its name, the pages below it in the order of its lists, each once."""
+    below: dict[str, list[str]] = {}
+    taken, left = {root}, [root]
+    while left:
+        index = left.pop(0)
+        found = [os.path.normpath(PurePosixPath(index).parent / name) for name in ITEM.findall(pages[index])]
+        below[index] = [p for p in dict.fromkeys(found) if p in pages and p not in taken]
+        taken |= set(below[index])
+        left += [p for p in below[index] if PurePosixPath(p).name == "index.md"]
+    return below
+
+
+def with_contents(text: str, below: list[str]) -> str:
+    """A page with its hidden table of contents."""
+    names = "\n".join("/" + str(PurePosixPath(p).with_suffix("")) for p in below)
+    return f"{text.rstrip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n" if below else text

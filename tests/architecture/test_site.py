@@ -1,0 +1,147 @@
+"""What the site is made of: links, tables of contents, chapters, docstrings. Sphinx is not needed here."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from package_sources import ROOT
+
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+from chapters import as_markdown
+from contents import toctrees, with_contents
+from docstrings import as_rst
+from links import on_site, outside_code, place
+from made import commands, errors, passes, shown_files, slug
+from site_pages import repository_pages
+
+DOCS = ROOT / "docs"
+MADE = """\
+.. DO NOT EDIT.
+
+.. _sphx_glr_course_01_sets.py:
+
+# Loops are sets
+
+See [tuning](../reference/tuning.md).
+
+.. GENERATED FROM PYTHON SOURCE LINES 5-7
+
+.. code-block:: Python
+
+    print("```")
+
+.. rst-class:: sphx-glr-script-out
+
+ .. code-block:: none
+
+    ```
+
+.. GENERATED FROM PYTHON SOURCE LINES 8-9
+
+## A heading
+
+.. _sphx_glr_download_course_01_sets.py:
+
+.. only:: html
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "page"),
+    [
+        ("docs/reference/cli.md", "reference/cli.md"),
+        ("docs/errors.d/PF402.md", "errors/PF402.md"),
+        ("docs/errors.md", "errors/index.md"),
+        ("docs/tutorials/01_parse_and_print.py", "tutorials/01_parse_and_print.md"),
+        ("README.md", "index.md"),
+        ("examples/demo.py", "sources/examples/demo.py.md"),
+        ("examples/models", "sources/examples/models/index.md"),
+    ],
+)
+def test_each_file_has_a_page(path: str, page: str) -> None:
+    assert place(ROOT / path) == page
+
+
+def test_links_lead_to_pages() -> None:
+    shown = []
+    page = DOCS / "reference" / "cli.md"
+    before = (
+        "[a](../errors.md#pf402) [b](../../examples/models) [c](../index.md#x) [d](nowhere.md) `[e](../e.md)`"
+    )
+    after = before.replace("errors.md#pf402", "errors/PF402.md")
+    after = after.replace("../../examples/models", "../sources/examples/models/index.md")
+    assert on_site(before, page, shown.append) == after
+    assert shown == [ROOT / "examples" / "models"]
+
+
+def test_anchors_are_targets() -> None:
+    text = on_site('<a id="x"></a>\n\n## X\n\n- <a id="y"></a>**y**: z\n', DOCS / "index.md")
+    assert text == "(x)=\n\n## X\n\n- []{#y}**y**: z\n"
+
+
+def test_code_is_left_as_it_is() -> None:
+    text = "a\n```\na\n```\n`a` a\n````md\n```\na\n````\n"
+    assert outside_code(text, lambda part: part.replace("a", "b")) == (
+        "b\n```\na\n```\n`a` b\n````md\n```\na\n````\n"
+    )
+
+
+def test_a_page_is_listed_once_and_in_the_order_of_its_index() -> None:
+    pages = {
+        "index.md": "- [two](b/index.md)\n- [one](a.md), [x](c.md)\n",
+        "b/index.md": "| [c](../c.md) | [a](../a.md) |\n- [away](../d.md)\n",
+        "a.md": "- [c](c.md)",
+        "c.md": "",
+    }
+    below = toctrees(pages)
+    assert below == {"index.md": ["b/index.md", "a.md"], "b/index.md": ["c.md"]}
+    assert with_contents("text\n", below["index.md"]).endswith(
+        "```{toctree}\n:hidden:\n\n/b/index\n/a\n```\n"
+    )
+
+
+def test_a_chapter_becomes_markdown() -> None:
+    text = as_markdown(MADE)
+    assert text.startswith("```{eval-rst}\n.. _sphx_glr_course_01_sets.py:\n```\n\n# Loops are sets\n")
+    assert "GENERATED" not in text and "DO NOT EDIT" not in text
+    assert "````{eval-rst}\n.. code-block:: Python" in text  # longer than what is inside
+    assert text.index("## A heading") < text.index("```{eval-rst}\n.. _sphx_glr_download")
+    with pytest.raises(ValueError, match="no page"):
+        as_markdown("# Another page\n")
+
+
+def test_docstrings_become_restructured_text() -> None:
+    lines = as_rst("Text.\n\nname    meaning\n        and more\nother   one\n\n    code\n".splitlines())
+    assert lines == ["Text.", "", "``name``", "    meaning and more", "``other``", "    one", "", "::", "",
+                     "        code", ""]  # fmt: skip
+    numpydoc = ["Text.", "", "Parameters", "----------", "x : int", "    A number."]
+    assert as_rst(list(numpydoc)) == numpydoc
+
+
+def test_each_error_and_each_pass_has_a_page() -> None:
+    assert "errors/PF402.md" in errors() and len(errors()) > 150
+    index = (DOCS / "reference" / "passes.md").read_text(encoding="utf-8")
+    made = passes(index)
+    assert "[`unroll-and-jam:stencils`](unroll-and-jam.stencils.md)" in made["passes/index.md"]
+    assert made["passes/index.md"].count("](") >= len(made) > 80
+    page = made[f"passes/{slug('unroll-and-jam:stencils')}.md"]
+    assert "POLYFUSE_DISABLE=unroll-and-jam:stencils" in page and "stencils.py` says:" in page
+
+
+def test_each_command_is_on_one_page() -> None:
+    (text,) = commands().values()
+    assert "## polyfuse run" in text and "## polyfuse cache clear" in text and "`--target`" in text
+
+
+def test_files_that_pages_link_have_pages() -> None:
+    made = shown_files([ROOT / "examples" / "models"])
+    assert "[transformer_encoder.pf](transformer_encoder.pf.md)" in made["sources/examples/models/index.md"]
+    assert "op encoder_layer" in made["sources/examples/models/transformer_encoder.pf.md"]
+
+
+def test_pages_of_the_repository_are_gathered() -> None:
+    found = {p.relative_to(ROOT).as_posix() for p in repository_pages()}
+    assert {"docs/index.md", "CONTRIBUTING.md", "docs/lab/index.md"} <= found
+    assert not found & {"README.md", "docs/errors.d/PF402.md"}
