@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ SIZES = {"T": 300, "H": 200, "M": 64, "K": 96, "N": 48, "V": 500}
 KNOBS = CpuKnobs(core=Core())
 
 
+@cache
 def kernels(text: str, knobs: CpuKnobs = KNOBS, **sizes: int) -> Kernels:
     """The kernels of a program for a named core and one thread."""
     programs = parse_text(text)
