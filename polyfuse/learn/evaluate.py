@@ -1,0 +1,282 @@
+"""How good predicted times are: splits of samples, figures, and what they are compared with.
+
+    held-out programs   whole operators that nobody trained on: what counts
+    held-out sizes      operators at sizes that nobody trained on
+    held-out kernels    single samples, whose programs are known: what can be reached at best
+    held-out code path  trained on vectors of one width, tested on another
+
+A repeat of the measurement is the ceiling, the projected model what there was before.  NumPy is all it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyfuse.learn.features import KERNEL_FEATURES
+from polyfuse.learn.model import Batch, Model, Scales
+from polyfuse.learn.samples import Samples
+
+Array = NDArray[Any]
+
+HELD_OUT_SEED = 45
+"""Draws the programs that are held out; chosen before any model was trained."""
+PART = 0.2
+# Samples of a group differ clearly if one takes so much longer, and more than repeats are apart.
+CLEAR = 0.05
+# The best of so many that a model names first.
+FIRST = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    """Places of samples to train on, and of others to be judged by."""
+
+    name: str
+    train: Array
+    test: Array
+
+
+def held_out_programs(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
+    """Whole operators, at all their sizes, with all that have the same nodes."""
+    return _drawn("programs", operators(samples)[samples.program], seed, part)
+
+
+def held_out_sizes(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
+    """Operators at single choices of sizes."""
+    return _drawn("sizes", samples.program, seed, part)
+
+
+def held_out_kernels(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
+    """Single samples."""
+    return _drawn("kernels", np.arange(len(samples)), seed, part)
+
+
+def held_out_code_path(samples: Samples) -> Split | None:
+    """The samples with the narrower vectors train, the others test; None where all have the same."""
+    widths = _vector_bytes(samples)
+    if len(set(widths.tolist())) < 2:
+        return None
+    narrow = widths == widths.min()
+    return Split("code path", np.flatnonzero(narrow), np.flatnonzero(~narrow))
+
+
+def _drawn(name: str, keys: Array, seed: int, part: float) -> Split:
+    """All samples with the same key are on the same side."""
+    known, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    out = np.zeros(len(known), bool)
+    for k in np.random.default_rng(seed).permutation(len(known)):
+        if counts[out].sum() + counts[k] <= part * len(keys):
+            out[k] = True
+    return Split(name, np.flatnonzero(~out[place]), np.flatnonzero(out[place]))
+
+
+def operators(samples: Samples) -> Array:
+    """A number for each program: programs that have the same nodes in what the compiler picks untuned are one
+    operator, and so are those of one name at different sizes."""
+    names = [stem(name) for name in samples.programs]
+    above = {name: name for name in names}
+
+    def top(name: str) -> str:
+        while above[name] != name:
+            name = above[name]
+        return name
+
+    first: dict[tuple[bytes, ...], str] = {}
+    for s in np.flatnonzero(samples.default):
+        name = names[samples.program[s]]
+        nodes = tuple(np.sort(g.opcodes).tobytes() for g in samples.graphs_of(int(s)))
+        above[top(name)] = top(first.setdefault(nodes, name))
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(map(top, names)))}
+    return np.array([numbers[top(name)] for name in names])
+
+
+def stem(program: str) -> str:
+    """A program's name without its sizes and types: ``half/softmax_4096 T=8 f16`` is a ``softmax``. Random
+    programs and those with names in words keep them."""
+    kind, _, name = program.partition("/")
+    if kind in ("operator", "random", "example"):
+        return program
+    words = name.split()
+    end = next((k for k, w in enumerate(words) if k and _SIZES.match(w)), len(words))
+    return re.sub(r"_(\d+|big|small)$", "", " ".join(words[:end])).lower()
+
+
+# A word of a name behind which no part of the operator comes.
+_SIZES = re.compile(r"\w+=|\d+x\d|drawn|part|b?f\d+$")
+
+
+def _vector_bytes(samples: Samples) -> Array:
+    column = KERNEL_FEATURES.index("vector bytes")
+    first = samples.sample_graph[samples.sample_start[:-1]]
+    return np.array([samples.graphs[g].kernel[column] for g in first])
+
+
+# --- predictions ------------------------------------------------------------------------------------------
+
+
+def batch_of(samples: Samples, scales: Scales, which: Array) -> Batch:
+    """The batch of some samples, each graph once."""
+    starts, ends = samples.sample_start[which], samples.sample_start[which + 1]
+    places = [samples.sample_graph[a:b] for a, b in zip(starts, ends, strict=True)]
+    used, members = np.unique(np.concatenate(places), return_inverse=True)
+    graphs = [samples.graphs[k] for k in used]
+    return Batch.of(graphs, scales, members, np.repeat(np.arange(len(which)), ends - starts), len(which))
+
+
+def predicted(model: Model, samples: Samples, which: Array, at_once: int = 512) -> Array:
+    """Seconds of some samples by a model."""
+    parts = [which[k : k + at_once] for k in range(0, len(which), at_once)]
+    return np.concatenate([np.zeros(0), *(model.of_batch(batch_of(samples, model.scales, p)) for p in parts)])
+
+
+def calibrated(samples: Samples, split: Split) -> Array:
+    """The projected times of the tested samples on the line that fits the others: a + b log projected."""
+    x, y = np.log(samples.projected), np.log(samples.seconds)
+    b, a = np.polyfit(x[split.train], y[split.train], 1)
+    return _array(np.exp(a + b * x[split.test]))
+
+
+def ridge(samples: Samples, split: Split, weight: float = 1.0) -> Array:
+    """A linear correction of the projected time, by the features of kernels: of a plan their mean, and its
+    length."""
+    rows = np.stack([_features(samples, s) for s in range(len(samples))])
+    mean, deviation = rows[split.train].mean(axis=0), rows[split.train].std(axis=0) + 1e-6
+    x = np.column_stack([(rows - mean) / deviation, np.ones(len(rows))])
+    y = np.log(samples.seconds / samples.projected)
+    a = x[split.train]
+    solved = np.linalg.solve(a.T @ a + weight * np.eye(x.shape[1]), a.T @ y[split.train])
+    return _array(samples.projected[split.test] * np.exp(x[split.test] @ solved))
+
+
+def _array(x: Any) -> Array:
+    return np.asarray(x)
+
+
+def _features(samples: Samples, sample: int) -> Array:
+    kernels = np.array([g.kernel for g in samples.graphs_of(sample)], np.float64)
+    return np.array([*kernels.mean(axis=0), np.log(len(kernels)), np.log(samples.projected[sample])])
+
+
+def repeated(samples: Samples, which: Array, seed: int = HELD_OUT_SEED) -> Array:
+    """Another measurement of the same, as far apart from the first one as its repeats were: the ceiling."""
+    spread = np.minimum(samples.spread[which], 1.0)
+    return samples.seconds[which] * np.exp(
+        np.random.default_rng(seed).uniform(-0.5, 0.5, len(which)) * spread
+    )
+
+
+# --- figures ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """samples, groups: how many.  mape: mean of |predicted / measured - 1|.  tau: Kendall's rank correlation
+    within groups, its mean.  pairs, right: of a group that differ clearly, and how many of them are ordered
+    rightly.  first, five: how much slower the best of the first one, or five, that the predictions name is
+    than the best of all, the mean over groups.  error: the same of the first one as the paper has it, losses
+    over times of the best, summed up.  default: what the compiler's own choice loses."""
+
+    samples: int
+    groups: int
+    mape: float
+    tau: float
+    pairs: int
+    right: int
+    first: float
+    five: float
+    error: float
+    default: float
+
+
+def figures(samples: Samples, which: Array, seconds: Array) -> Figures:
+    """Figures of predicted times of some samples."""
+    measured = samples.seconds[which]
+    each = [_Group.of(samples, which[m], seconds[m]) for m in _groups(samples.group[which])]
+    taus = [g.tau for g in each if g.tau is not None]
+    own = [g.default for g in each if g.default is not None]
+    best = sum(g.best for g in each)
+    return Figures(
+        len(which),
+        len(each),
+        _mean(np.abs(seconds / measured - 1)),
+        _mean(taus),
+        sum(g.pairs for g in each),
+        sum(g.right for g in each),
+        _mean([g.first for g in each]),
+        _mean([g.five for g in each]),
+        sum(g.first * g.best for g in each) / best if best else 0.0,
+        _mean(own),
+    )
+
+
+def _groups(groups: Array) -> list[Array]:
+    """Places of each group with several samples."""
+    order = np.argsort(groups, kind="stable")
+    cuts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if len(order) else []
+    return [c for c in cuts if len(c) > 1]
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    best: float
+    tau: float | None
+    pairs: int
+    right: int
+    first: float
+    five: float
+    default: float | None
+
+    @classmethod
+    def of(cls, samples: Samples, which: Array, seconds: Array) -> _Group:
+        t, noise = samples.seconds[which], samples.spread[which]
+        best, order = float(t.min()), np.argsort(seconds, kind="stable")
+        a, b = np.triu_indices(len(t), 1)
+        apart = np.abs(np.log(t[a] / t[b])) > np.maximum(np.log1p(CLEAR), np.maximum(noise[a], noise[b]))
+        same = (t[a] < t[b]) == (seconds[a] < seconds[b])
+        own = t[samples.default[which]]
+        return cls(
+            best,
+            kendall(seconds, t),
+            int(apart.sum()),
+            int((apart & same & (seconds[a] != seconds[b])).sum()),
+            float(t[order[0]] / best - 1),
+            float(t[order[:FIRST]].min() / best - 1),
+            float(own[0] / best - 1) if len(own) else None,
+        )
+
+
+def kendall(x: Array, y: Array) -> float | None:
+    """Kendall's tau-b of two lists; None where one of them has no order."""
+    a, b = np.triu_indices(len(x), 1)
+    u, v = np.sign(x[a] - x[b]), np.sign(y[a] - y[b])
+    scale = np.sqrt(np.abs(u).sum() * np.abs(v).sum())
+    return float((u * v).sum() / scale) if scale else None
+
+
+def importance(
+    model: Model, samples: Samples, which: Array, groups: Mapping[str, tuple[str, ...]], seed: int = 0
+) -> dict[str, float]:
+    """By how much the mean error of log time grows when a group of kernel features has the values of other
+    kernels: what the model reads in them."""
+    batch = batch_of(samples, model.scales, which)
+    level = np.log(samples.seconds[which])
+    usual = float(np.mean(np.abs(np.log(model.of_batch(batch)) - level)))
+    found = {}
+    for name, features in groups.items():
+        columns = [KERNEL_FEATURES.index(f) for f in features]
+        order = np.random.default_rng(seed).permutation(len(batch.kernels))
+        kernels = batch.kernels.copy()
+        kernels[:, columns] = kernels[order][:, columns]
+        other = model.of_batch(replace(batch, kernels=kernels))
+        found[name] = float(np.mean(np.abs(np.log(other) - level))) - usual
+    return found

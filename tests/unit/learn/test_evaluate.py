@@ -1,0 +1,127 @@
+"""Splits and figures of predicted times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from timed_samples import made_up
+
+from polyfuse.learn.evaluate import (
+    calibrated,
+    figures,
+    held_out_code_path,
+    held_out_kernels,
+    held_out_programs,
+    held_out_sizes,
+    kendall,
+    operators,
+    repeated,
+    ridge,
+    stem,
+)
+from polyfuse.learn.features import KERNEL_FEATURES
+from polyfuse.learn.samples import Samples
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    return made_up()
+
+
+def test_every_sample_is_on_one_side(samples: Samples) -> None:
+    for split in (f(samples) for f in (held_out_programs, held_out_sizes, held_out_kernels)):
+        assert sorted([*split.train, *split.test]) == list(range(len(samples)))
+        assert 0.1 < len(split.test) / len(samples) <= 0.2
+
+
+def test_held_out_programs_share_no_operator(samples: Samples) -> None:
+    names = [f"stdlib/op{k // 2} drawn {k % 2}" for k in range(len(samples.programs))]
+    named = replace(samples, programs=names, default=np.zeros(len(samples), bool))
+    split = held_out_programs(named)
+    of = operators(named)[named.program]
+    assert not {*of[split.train]} & {*of[split.test]}
+    assert len({*of}) == len(names) // 2
+
+
+def test_programs_of_the_same_nodes_are_one_operator() -> None:
+    few = made_up(3, 1)
+    assert len({*operators(few)}) == 3
+    one, two = (int(few.sample_graph[few.sample_start[k]]) for k in (1, 2))  # programs of one kernel each
+    graphs = list(few.graphs)
+    graphs[two] = replace(graphs[two], opcodes=graphs[one].opcodes[::-1])
+    found = operators(replace(few, graphs=graphs))
+    assert found[1] == found[2] != found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("half/emb_sum_ln V=100 P=64 f16", "emb_sum_ln"),
+        ("rows/softmax f64 4096x16", "softmax"),
+        ("rows/bias, residual, LayerNorm 15728x200", "bias, residual, layernorm"),
+        ("workload/bias_gelu_4096", "bias_gelu"),
+        ("model/dien part 1", "dien"),
+        ("random/12", "random/12"),
+        ("operator/means of rows", "operator/means of rows"),
+    ],
+)
+def test_sizes_are_no_part_of_an_operator(name: str, expected: str) -> None:
+    assert stem(name) == expected
+
+
+def test_the_code_path_is_held_out_where_there_are_two(samples: Samples) -> None:
+    assert held_out_code_path(samples) is None
+    column, graphs = KERNEL_FEATURES.index("vector bytes"), list(samples.graphs)
+    wide = graphs[samples.sample_graph[0]]
+    kernel = wide.kernel.copy()
+    kernel[column] = 7.0
+    graphs[samples.sample_graph[0]] = replace(wide, kernel=kernel)
+    split = held_out_code_path(replace(samples, graphs=graphs))
+    assert split is not None and split.test.tolist() == [0]
+
+
+def test_measured_times_are_perfect(samples: Samples) -> None:
+    every = np.arange(len(samples))
+    found = figures(samples, every, samples.seconds)
+    assert (found.mape, found.first, found.five, found.error) == (0, 0, 0, 0)
+    assert found.right == found.pairs > 0
+    np.testing.assert_allclose(found.tau, 1)
+    wrong = figures(samples, every, 1 / samples.seconds)
+    assert wrong.right == 0 and wrong.first > wrong.five >= 0
+    np.testing.assert_allclose(wrong.tau, -1)
+
+
+def test_figures_of_two_groups() -> None:
+    """By hand: groups of 1, 2, 4 seconds and of 1, 3."""
+    base = made_up(2, 3)
+    s = replace(base, seconds=np.array([1.0, 2, 4, 1, 3, 9]), spread=np.zeros(6, np.float32))
+    found = figures(s, np.arange(5), np.array([2.0, 1, 8, 1, 3]))
+    assert (found.samples, found.groups, found.pairs, found.right) == (5, 2, 4, 3)
+    np.testing.assert_allclose(found.mape, (1 + 0.5 + 1) / 5)
+    np.testing.assert_allclose(found.tau, (1 / 3 + 1) / 2)
+    np.testing.assert_allclose((found.first, found.error, found.default), (0.5, 0.5, 0.0))
+
+
+def test_a_repeat_is_as_far_apart_as_repeats_are(samples: Samples) -> None:
+    every = np.arange(len(samples))
+    found = figures(samples, every, repeated(samples, every))
+    assert 0 < found.mape < 0.01 < figures(samples, every, samples.projected).mape
+
+
+def test_linear_baselines(samples: Samples) -> None:
+    split = held_out_kernels(samples)
+    before = figures(samples, split.test, samples.projected[split.test]).mape
+    assert figures(samples, split.test, calibrated(samples, split)).mape < before
+    assert figures(samples, split.test, ridge(samples, split)).mape < before
+
+
+def test_kendall() -> None:
+    from scipy.stats import kendalltau
+
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        x, y = random.integers(0, 6, 9), random.integers(0, 6, 9)
+        np.testing.assert_allclose(kendall(x, y), kendalltau(x, y).statistic)
+    assert kendall(np.ones(3), np.arange(3)) is None
