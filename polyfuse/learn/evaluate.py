@@ -53,8 +53,9 @@ def held_out_sizes(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PA
 
 
 def held_out_kernels(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
-    """Single samples."""
-    return _drawn("kernels", np.arange(len(samples)), seed, part)
+    """Single samples; what the compiler picks untuned is in two groups of its program, and on one side."""
+    keys = np.where(samples.default, -1 - samples.program, np.arange(len(samples)))
+    return _drawn("kernels", keys, seed, part)
 
 
 def held_out_code_path(samples: Samples) -> Split | None:

@@ -363,7 +363,7 @@ def _unusable(path: Path, why: str) -> PolyfuseError:
     return PolyfuseError(
         f"{path} is no model of times that this version can ask: {why}",
         code="PF775",
-        hint="train one: `python -m polyfuse.learn train`",
+        hint="train one: `python -m benchmarks.learned train`",
     )
 
 

@@ -1,4 +1,4 @@
-"""Trains models of times with PyTorch: `python -m polyfuse.learn train`.
+"""Trains models of times with PyTorch; `python -m benchmarks.learned train` makes the one that is shipped.
 
     loss = mean of (log predicted - log measured)^2
            + a pairwise rank loss of samples of one group that differ by more than noise
@@ -9,19 +9,17 @@ thread computes: the same data give the same weights.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import cos, pi
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from polyfuse.learn.evaluate import HELD_OUT_SEED, batch_of, figures, held_out_programs, predicted
+from polyfuse.learn.evaluate import batch_of
 from polyfuse.learn.model import CALL_S, Array, Batch, Design, Model, Scales, Weights, forward
-from polyfuse.learn.samples import Samples, load, merge
+from polyfuse.learn.samples import Samples
 
 Rank = Literal["none", "hinge", "logistic"]
 
@@ -217,30 +215,3 @@ def trained(
     scales = Scales.of([g for s in which for g in samples.graphs_of(int(s))])
     members = tuple(train(samples, which, replace(recipe, seed=s), scales, told) for s in seeds)
     return Model(recipe.design, scales, members)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the model that is shipped, on all programs but those that are held out; save it."""
-    parser = argparse.ArgumentParser(prog="python -m polyfuse.learn train", description=__doc__)
-    parser.add_argument("data", type=Path, nargs="+", help="files of samples")
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "cpu.npz", help="where to save it"
-    )
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="members, each of a seed (3)")
-    parser.add_argument("--epochs", type=int, default=Recipe().epochs, metavar="N")
-    chosen = parser.parse_args(arguments)
-    samples = merge([load(file) for file in chosen.data])
-    split = held_out_programs(samples)
-    recipe = Recipe(epochs=chosen.epochs)
-    model = trained(samples, split.train, recipe, range(chosen.seeds), lambda s: print(s, flush=True))
-    found = figures(samples, split.test, predicted(model, samples, split.test))
-    about = {
-        "samples": len(split.train),
-        "data": [p.name for p in chosen.data],
-        "held out by seed": HELD_OUT_SEED,
-        "recipe": asdict(recipe),
-        "held out": asdict(found),
-    }
-    replace(model, about=about).save(chosen.out)
-    print(found)
-    return 0
