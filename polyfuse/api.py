@@ -298,7 +298,8 @@ def compile(
     sizes     what kernels know of sizes: ``{"H": 768, "T": pf.open}`` fixes H, which calls must agree with,
               and makes T a parameter of the kernels; or the option of that name
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
-              ``tune="measure"`` (the fastest of several variants of the code, not the model's choice)
+              ``tune="measure"`` (the fastest of several variants of the code, not the model's choice),
+              ``cost="learned"`` (the variant that a learned model names)
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
     compiled once.

@@ -19,6 +19,7 @@ from polyfuse.support.progress import Report
 
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
+Cost = Literal["auto", "projected", "learned"]
 Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
 Sizes = Literal["fixed", "auto", "open"]
@@ -201,6 +202,11 @@ class Options:
     tune_budget: the most seconds that this may take; None means 4 on a CPU and 10 on a GPU.  tuned: a file of
     choices that were measured before (`Compiled.keep_tuning`); what it has is taken, not measured.
 
+    cost: which model tells how long variants of the code take. "learned" asks the graph network that was
+    trained on measured times: of all variants it chooses one, or with ``tune="measure"`` those that are
+    measured. "projected" asks the model of the machine's resources, "auto" the one that is better on programs that it
+    never saw, and only where variants are measured.
+
     scan: "ordered" keeps the order of recurrences that are written out; "parallel" lets linear ones of few
     rows run in chunks, within the bound of a sum of as many terms.
 
@@ -255,6 +261,7 @@ class Options:
     sizes: Sizes = field(default_factory=sizes_from_environment)
     compile: Compile = "now"
     specialise: Specialise = "model"
+    cost: Cost = "auto"
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -266,6 +273,7 @@ class Options:
             ("compile", get_args(Compile)),
             ("specialise", get_args(Specialise)),
             ("scan", get_args(Scan)),
+            ("cost", get_args(Cost)),
         ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")
@@ -296,6 +304,11 @@ class Options:
                 object.__setattr__(self, name, None if path is None else Path(path))
             except TypeError:
                 raise _unfit(name, path, f"the path of {what}, or None") from None
+
+    @property
+    def chooses(self) -> bool:
+        """Is one of several variants of the code taken, rather than what the passes do?"""
+        return self.tune == "measure" or self.tuned is not None or self.cost == "learned"
 
 
 def _unfit(name: str, value: object, expected: str) -> ArgumentError:

@@ -625,8 +625,8 @@ class Compiled:
 
     @property
     def _tuned(self) -> bool:
-        """Are variants of the code measured, or were they?"""
-        return self.options.tune == "measure" or self.options.tuned is not None
+        """Is one of several variants of the code taken?"""
+        return self.options.chooses
 
     def _family(self, graph: TensorGraph, layouts: Layouts) -> Family:
         """The variants for arguments of these types and layouts."""

@@ -291,6 +291,11 @@ class Model:
     members: tuple[Weights, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def wins(self) -> bool:
+        """Was it better than the projected model on programs that it never saw?"""
+        return bool(self.about.get("wins"))
+
     def seconds(self, plans: Sequence[Sequence[KernelGraph]]) -> Array:
         """Predicted time of each plan, a list of its kernels; of one batch, whatever their number."""
         if not plans:

@@ -1,6 +1,6 @@
 """Variants of an operator as code: lowered and printed one after the other, the likeliest compiled meanwhile.
 
-    proposals --Maker--> Candidate (code, projected time) --Compilers--> a library in the cache
+    proposals --Maker--> Candidate (code, time by a cost model) --Compilers--> a library in the cache
 
 All has a deadline: what is not ready by then is left out, and told.
 """
@@ -19,7 +19,7 @@ from typing import Self
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import tensor_bytes
-from polyfuse.cost.projection import Rates, project
+from polyfuse.cost.projection import Rates
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.lowering import Lowered
 from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed
@@ -30,6 +30,7 @@ from polyfuse.options import Options
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.support.processes import jobs
+from polyfuse.tuning.judges import Judge, ProjectedJudge
 from polyfuse.tuning.table import CHANGES, Choices, Variant
 
 # --- variants ---------------------------------------------------------------------------------------------
@@ -170,8 +171,8 @@ def proposed(
 class Maker:
     """Makes candidates; variants that differ only in how kernels are printed share these."""
 
-    def __init__(self, machine: CpuDevice, rates: Rates) -> None:
-        self.machine, self.rates = machine, rates
+    def __init__(self, machine: CpuDevice, rates: Rates, judge: Judge | None = None) -> None:
+        self.machine, self.judge = machine, judge or ProjectedJudge(machine, rates)
         self._lowered: dict[str, Lowered] = {}
         self._watch = Watch(Options(dump=None, verify=False))
 
@@ -190,8 +191,7 @@ class Maker:
         assert isinstance(code, CpuCode)
         made = self._lowered[same]
         keep_plan(compilation.key, code, told(made.decisions, code, made.kernels), compilation.graph.name)
-        seconds = project(made.kernels, self.machine, compilation.knobs, self.rates).seconds
-        return Candidate(variant, compilation, code, seconds)
+        return Candidate(variant, compilation, code, self.judge.seconds(made, compilation.knobs))
 
 
 class Compilers:

@@ -181,7 +181,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Variants of one operator. note: why nothing was measured; seconds: what the search took; problem and
-    sizes: what was chosen for, in a file of choices.
+    sizes: what was chosen for, in a file of choices; judge: which model told how long each takes.
 
     `print` shows a table, the one that is taken marked with a star.
     """
@@ -193,6 +193,7 @@ class Tuning:
     seconds: float = 0.0
     problem: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
+    judge: str = "projected"
 
     @property
     def timed(self) -> tuple[Row, ...]:
@@ -202,7 +203,7 @@ class Tuning:
         head = f"tuning of {self.operator}: {self.note or f'{len(self.timed)} variants measured'}"
         if not self.rows:
             return head
-        table = [("", "variant", "projected us", "measured us")]
+        table = [("", "variant", f"{self.judge} us", "measured us")]
         for r in self.rows:
             mark = "*" if r.variant == self.chosen else ""
             table.append((mark, str(r.variant), f"{r.predicted * 1e6:.1f}", r.shown))
@@ -220,6 +221,7 @@ class Tuning:
             "chosen": self.chosen.changes,
             "note": self.note,
             "seconds": self.seconds,
+            "judge": self.judge,
         }
 
     @classmethod
@@ -236,7 +238,8 @@ class Tuning:
             for changes, predicted, measured, note, apart in data["rows"]
         )
         chosen = Variant(tuple(data["chosen"])).known()
-        return cls(str(data["operator"]), rows, chosen, str(data["note"]), float(data["seconds"]))
+        note, seconds, judge = str(data["note"]), float(data["seconds"]), str(data["judge"])
+        return cls(str(data["operator"]), rows, chosen, note, seconds, judge=judge)
 
 
 # --- choices as a file ------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
 from polyfuse.tuning.candidates import LATE, Candidate, Compilers, Maker, compilation_of, proposed
 from polyfuse.tuning.gpu_candidates import Makers, choices_of, plans
+from polyfuse.tuning.judges import LearnedJudge, judge_for, learned_for
 from polyfuse.tuning.table import Row, Tuning, Variant, choice_in
 from polyfuse.tuning.trials import ChildTimer, GpuTimer, Timer, TrialFailed
 
@@ -159,6 +160,8 @@ HOPELESS = 1.6
 # compiled, timed; what gained is compiled together; the fastest meet the model's choice again.
 BUDGET_S, GPU_BUDGET_S = 4.0, 10.0
 LOWERED, LONGEST, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.5, 0.6, 0.78, 0.88, 0.98
+# The learned model's choice stands without a measurement if it is faster by so much, by that model.
+SURE = 0.9
 DIGITS = 16
 ALONE = "no variant has other code"
 
@@ -209,12 +212,15 @@ def build_tuned(
     if pinned is not None:
         found_in = Tuning(graph.name, (), pinned, f"chosen in {options.tuned}")
         return _with(run(compilation_of(base, pinned)), found_in, acted=True)
-    if options.tune != "measure" or target not in ("cpu", "cuda") or not base.kept:
-        why = f"plans are not timed for {target}" if base.kept else "its steps are to be looked at"
-        why = why if options.tune == "measure" else f"{options.tuned} has no choice for it"
-        return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))
-    tuning = tuned(base)
-    return _with(run(compilation_of(base, tuning.chosen)), tuning)
+    if options.tune == "measure" and target in ("cpu", "cuda") and base.kept:
+        tuning = tuned(base)
+        return _with(run(compilation_of(base, tuning.chosen)), tuning)
+    if options.tune == "model" and options.cost == "learned" and base.kept:
+        tuning = ranked(base)
+        return _with(run(compilation_of(base, tuning.chosen)), tuning, acted=bool(tuning.rows))
+    why = f"plans are not timed for {target}" if base.kept else "its steps are to be looked at"
+    why = why if options.tune == "measure" or not base.kept else f"{options.tuned} has no choice for it"
+    return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))
 
 
 def _with(built: Built, tuning: Tuning, acted: bool = False) -> Built:
@@ -222,6 +228,31 @@ def _with(built: Built, tuning: Tuning, acted: bool = False) -> Built:
     why = tuning.note or f"the fastest of {len(tuning.timed)} variants measured"
     decision = Decision("tune", str(tuning.chosen), acted or not tuning.note, why)
     return replace(built, decisions=(*built.decisions, decision), tuning=tuning)
+
+
+def ranked(base: Compilation) -> Tuning:
+    """The variant that the learned model names; nothing is measured."""
+    model = learned_for(base.options, base.target)
+    if model is None:
+        return Tuning(base.graph.name, (), Variant(), f"no learned model for {base.target}")
+    key = tuning_key(base)
+    kept = _kept(key)
+    if kept is not None:
+        return kept
+    machine, rates = projected_cpu(base.options.threads)
+    make = Maker(machine, rates, LearnedJudge(model, machine.threads))
+    found = [*proposed(base, make, math.inf).candidates]
+    likely = [c for c in found[1:] if c.predicted < SURE * found[0].predicted]
+    if len(likely) > 1 and (both := likely[0].variant.joined(likely[1].variant)) is not None:
+        found += filter(None, [make(compilation_of(base, both), both)])
+    best = min(found, key=lambda c: c.predicted)
+    chosen, times = Variant(), f"{1e6 * found[0].predicted:.1f} us"
+    if best.predicted < SURE * found[0].predicted:
+        chosen, times = best.variant, f"{1e6 * best.predicted:.1f} us instead of {times}"
+    rows = tuple(replace(_row(c), note="by its learned time") for c in found)
+    made = Tuning(base.graph.name, rows, chosen, f"the learned model: {times}", judge=make.judge.name)
+    _keep(key, made)
+    return made
 
 
 def tuned(base: Compilation, timer: Timer | None = None) -> Tuning:
@@ -242,18 +273,20 @@ def tuned(base: Compilation, timer: Timer | None = None) -> Tuning:
         failed, found = True, Tuning(base.graph.name, (), Variant(), f"not measured: {error}")
     found = replace(found, seconds=time.monotonic() - budget.start)
     if not failed:
-        data = json.dumps(found.as_json()).encode()
-        Cache.open_default().put(key, {"tuning.json": data}, {"kind": "tuning", "operator": base.graph.name})
+        _keep(key, found)
     return found
 
 
 def tuning_key(base: Compilation) -> str:
-    """What a choice follows from: the compilation, the compiler, the machine."""
+    """What a choice follows from: the compilation, the model that is asked, the compiler, the machine."""
+    model = learned_for(base.options, base.target)
     return cache_key(
         [
             ("kind", "tuning"),
             ("compilation", base.key),
             ("denormals", base.options.denormals),
+            ("tune", base.options.tune),
+            ("cost", repr(sorted(model.about.items())) if model is not None else ""),
             *(_gpu() if base.target in ON_GPU else _cpu()),
         ]
     )
@@ -279,6 +312,11 @@ def problem(base: Compilation) -> str:
     return sha256(text.encode()).hexdigest()[:DIGITS]
 
 
+def _keep(key: str, found: Tuning) -> None:
+    data = json.dumps(found.as_json()).encode()
+    Cache.open_default().put(key, {"tuning.json": data}, {"kind": "tuning", "operator": found.operator})
+
+
 def _kept(key: str) -> Tuning | None:
     entry = Cache.open_default().get(key)
     if entry is None:
@@ -295,13 +333,14 @@ def _kept(key: str) -> Tuning | None:
 
 def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     threading.Thread(target=timer.begin, daemon=True).start()
-    make = Maker(*projected_cpu(base.options.threads))
+    machine, rates = projected_cpu(base.options.threads)
+    make = Maker(machine, rates, judge_for(base.options, machine, rates))
     with Compilers() as compilers:
         likely = _Likely(compilers)
         some = proposed(base, make, budget.until(LOWERED), budget.until(LONGEST), likely.add)
         found = [*some.candidates]
         if len(found) == 1 and some.complete:
-            return Tuning(base.graph.name, (_row(found[0]),), Variant(), ALONE)
+            return Tuning(base.graph.name, (_row(found[0]),), Variant(), ALONE, judge=make.judge.name)
         if len(found) == 1:
             raise TrialFailed(_none_ready(budget))
         notes = compilers.notes(found[0], budget.until(COMPILED))
@@ -319,7 +358,7 @@ def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     for c in found:
         if c.variant not in (best, Variant()):
             Cache.open_default().remove(c.key)
-    return Tuning(base.graph.name, tuple(rows), best)
+    return Tuning(base.graph.name, tuple(rows), best, judge=make.judge.name)
 
 
 def _search_on_gpu(base: Compilation, timer: Timer, budget: Budget) -> Tuning:

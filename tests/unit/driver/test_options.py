@@ -29,7 +29,7 @@ def test_defaults() -> None:
         "Options(denormals='flush', checked=False, threads=2, verify=False, dump=None, device=None, "
         "seed=0, resident=None, tune='model', tune_budget=None, tuned=None, "
         "progress=None, library='auto', disable=(), math='auto', scan='ordered', plan=None, "
-        "sizes='auto', compile='now', specialise='model')"
+        "sizes='auto', compile='now', specialise='model', cost='auto')"
     )
 
 

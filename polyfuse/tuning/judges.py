@@ -1,0 +1,74 @@
+"""How long the code of a variant takes, without running it: by the projected or by the learned model.
+
+    cost="projected"    `cost.projection`, with rates that were measured on this machine
+    cost="learned"      `learn.model`, the graph network whose weights come with the package
+    cost="auto"         the learned model where it is better than the other one on programs that it never saw
+
+A learned model is of one kind of target.  Where there is none, or a variant has no features, the projected
+model answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.projection import Rates, project
+from polyfuse.driver.lowering import Lowered
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.learn.features import kernel_graphs, learned_cpu
+from polyfuse.learn.model import Model, shipped
+from polyfuse.options import Options
+
+
+class Judge(Protocol):
+    """A cost model of variants."""
+
+    @property
+    def name(self) -> str:
+        """What tables call its times: ``projected``, ``learned``."""
+        ...
+
+    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+        """Of all kernels of a variant, with the call."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProjectedJudge:
+    """The projected model."""
+
+    machine: CpuDevice
+    rates: Rates
+    name: str = "projected"
+
+    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+        return project(made.kernels, self.machine, knobs, self.rates).seconds
+
+
+@dataclass(frozen=True)
+class LearnedJudge:
+    """A learned model, asked for some threads."""
+
+    model: Model
+    threads: int
+    name: str = "learned"
+
+    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+        graphs = kernel_graphs(made.kernels, learned_cpu(knobs.on, self.threads), knobs)
+        return float(self.model.seconds([graphs])[0])
+
+
+def learned_for(options: Options, target: str) -> Model | None:
+    """The learned model that options want asked, if there is one for a target."""
+    if options.cost == "projected" or target != "cpu":
+        return None
+    found = shipped(target)
+    return found if options.cost == "learned" or (found is not None and found.wins) else None
+
+
+def judge_for(options: Options, machine: CpuDevice, rates: Rates) -> Judge:
+    """Which model tells how long variants take on this machine."""
+    model = learned_for(options, "cpu")
+    return ProjectedJudge(machine, rates) if model is None else LearnedJudge(model, machine.threads)
