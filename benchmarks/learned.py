@@ -39,6 +39,7 @@ from polyfuse.learn.evaluate import (
     predicted,
     repeated,
     ridge,
+    switching,
 )
 from polyfuse.learn.features import GROUPS
 from polyfuse.learn.model import Design, Model
@@ -51,6 +52,8 @@ FOUND = RESULTS / "learned.json"
 SEEDS = (0, 1, 2)
 TASKS = {"variants": VARIANTS, "plans": PLANS}
 MOST_POINTS = 1200
+# How much faster a variant has to be, by the model, than what the passes do.
+SURE = (1.0, 0.97, 0.95, 0.9, 0.8, 0.7)
 PARTS = (0.125, 0.25, 0.5)
 
 # --- what is trained --------------------------------------------------------------------------------------
@@ -171,12 +174,14 @@ def judged(samples: Samples, model: Model) -> dict[str, Any]:
     points for a plot, and what it reads."""
     split = held_out_programs(samples)
     seconds = predicted(model, samples, split.test)
+    mine = samples.task[split.test] == VARIANTS
     alone = [replace(model, members=(m,)) for m in model.members]
     each = [by_task(samples, split.test, predicted(m, samples, split.test)) for m in alone]
     return {
         "figures": by_task(samples, split.test, seconds),
         "members": each,
         "baselines": {name: baselines(samples, s) for name, s in _splits(samples).items()},
+        "switching": [asdict(switching(samples, split.test[mine], seconds[mine], sure)) for sure in SURE],
         "importance": importance(model, samples, split.test, GROUPS),
         "points": points(samples, split.test, seconds),
     }

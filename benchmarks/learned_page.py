@@ -1,6 +1,6 @@
 """The page of the learned cost model: tables and plots of what `benchmarks.learned` found.
 
-Text between two lines `<!-- NAME -->` and `<!-- end -->` of docs/reference/learned_cost.md is written anew;
+Text between two lines `<!-- NAME -->` and `<!-- end -->` of docs/lab/learned_cost.md is written anew;
 all else is written by hand.  Plots are SVG whose colours follow the reader's theme.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "learned_cost.md"
+PAGE = ROOT / "docs" / "lab" / "learned_cost.md"
 PICTURES = ROOT / "docs" / "pictures"
 USUAL = "graph network"
 SHIPPED = "shipped: three networks together"
@@ -117,6 +117,17 @@ def importance_text(found: Found) -> str:
     return "\n".join(
         ["| features | error of log time, more by |", "|---|---|", *(f"| {n} | {v:.3f} |" for n, v in ranked)]
     )
+
+
+def switching_text(found: Found) -> str:
+    """What a choice without a measurement brings, by how sure it has to be."""
+    head = "| faster by | another choice | mean gain | slower by over 3 % | least gain |"
+    rows = [
+        f"| {1 - s['sure']:.0%} | {s['switched']} of {s['groups']} | {s['gain']:.3f} | {s['slower']} "
+        f"| {s['worst']:.2f} |"
+        for s in found["shipped"]["switching"]
+    ]
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
 
 
 # --- plots ------------------------------------------------------------------------------------------------
@@ -252,6 +263,7 @@ def write(found: Found) -> None:
         "splits": splits,
         "ablations": ablations,
         "features": importance_text,
+        "switching": switching_text,
     }
     for name, what in made.items():
         text = written(text, name, what(found))

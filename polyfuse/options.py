@@ -204,8 +204,8 @@ class Options:
 
     cost: which model tells how long variants of the code take. "learned" asks the graph network that was
     trained on measured times: of all variants it chooses one, or with ``tune="measure"`` those that are
-    measured. "projected" asks the model of the machine's resources, "auto" the one that is better on programs that it
-    never saw, and only where variants are measured.
+    measured. "projected" asks the model of the machine's resources, "auto" the one that is better on
+    programs that it never saw, and only where variants are measured.
 
     scan: "ordered" keeps the order of recurrences that are written out; "parallel" lets linear ones of few
     rows run in chunks, within the bound of a sum of as many terms.

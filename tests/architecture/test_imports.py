@@ -109,7 +109,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "islpy": ("polyfuse.poly",),
     "pycuda": ("polyfuse.runtime.cuda",),
     "cuda": ("polyfuse.runtime.cuda",),
-    "torch": ("polyfuse.interop", "polyfuse.torch", "benchmarks"),
+    "torch": ("polyfuse.interop", "polyfuse.torch", "polyfuse.learn.train", "benchmarks"),
     "onnx": ("polyfuse.interop", "benchmarks"),
     "jax": ("polyfuse.jax", "benchmarks"),
     "typer": ("polyfuse.cli",),

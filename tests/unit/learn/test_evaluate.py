@@ -20,6 +20,7 @@ from polyfuse.learn.evaluate import (
     repeated,
     ridge,
     stem,
+    switching,
 )
 from polyfuse.learn.features import KERNEL_FEATURES
 from polyfuse.learn.samples import Samples
@@ -102,6 +103,17 @@ def test_figures_of_two_groups() -> None:
     np.testing.assert_allclose(found.mape, (1 + 0.5 + 1) / 5)
     np.testing.assert_allclose(found.tau, (1 / 3 + 1) / 2)
     np.testing.assert_allclose((found.first, found.error, found.default), (0.5, 0.5, 0.0))
+
+
+def test_a_choice_without_a_measurement() -> None:
+    """The default takes 2 and 1 seconds; what is named first 1 and 4."""
+    s = replace(made_up(2, 3), seconds=np.array([2.0, 1, 4, 1, 4, 9]))
+    predicted = np.array([2.0, 1, 4, 1, 0.8, 9])
+    all_of_them = switching(s, np.arange(6), predicted, 1.0)
+    assert (all_of_them.groups, all_of_them.switched, all_of_them.slower) == (2, 2, 1)
+    np.testing.assert_allclose((all_of_them.gain, all_of_them.worst), ((2 * 0.25) ** 0.5, 0.25))
+    surely = switching(s, np.arange(6), predicted, 0.75)
+    assert (surely.switched, surely.slower, surely.worst) == (1, 0, 1.0)
 
 
 def test_a_repeat_is_as_far_apart_as_repeats_are(samples: Samples) -> None:
