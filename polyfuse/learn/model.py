@@ -54,11 +54,11 @@ class Design:
     """
 
     layers: int = 2
-    width: int = 48
-    embedding: int = 12
+    width: int = 32
+    embedding: int = 8
     pooling: tuple[str, ...] = POOLS
     kernel: bool = True
-    head: tuple[int, ...] = (64, 32)
+    head: tuple[int, ...] = (32,)
     residual: bool = True
 
     @property
