@@ -41,7 +41,7 @@ from polyfuse.learn.evaluate import (
     ridge,
     switching,
 )
-from polyfuse.learn.features import GROUPS
+from polyfuse.learn.features import GROUPS, KERNEL_FEATURES
 from polyfuse.learn.model import Design, Model
 from polyfuse.learn.samples import PLANS, VARIANTS, Samples, load, merge
 
@@ -50,6 +50,7 @@ DATA = ROOT / "benchmarks" / "data"
 SHIPPED = ROOT / "polyfuse" / "learn" / "cpu.npz"
 FOUND = RESULTS / "learned.json"
 SEEDS = (0, 1, 2)
+THREADS, WIDTH = map(KERNEL_FEATURES.index, ("threads", "vector bytes"))
 TASKS = {"variants": VARIANTS, "plans": PLANS}
 MOST_POINTS = 1200
 # How much faster a variant has to be, by the model, than what the passes do.
@@ -200,10 +201,10 @@ def _splits(samples: Samples) -> dict[str, Split]:
 
 
 def wins(figures: Mapping[str, Any], projected: Mapping[str, Any]) -> bool:
-    """Does a model choose better than the projected one, in both tasks, and tell times better?"""
-    return all(
-        figures[task][name] < projected[task][name] for task in TASKS for name in ("mape", "first", "five")
-    )
+    """Does a model tell times, order pairs and choose among variants better than the projected one?"""
+    mine, other = figures["variants"], projected["variants"]
+    better = mine["mape"] < other["mape"] and mine["right"] > other["right"]
+    return better and all(mine[name] <= other[name] for name in ("first", "five"))
 
 
 # --- commands ---------------------------------------------------------------------------------------------
@@ -227,7 +228,8 @@ def train(given: argparse.Namespace) -> None:
     about = {
         "samples": len(split.train),
         "programs": len(np.unique(samples.program[split.train])),
-        "machine": samples.about.get("machine"),
+        "threads": sorted({round(2 ** g.kernel[THREADS] - 1) for g in samples.graphs}),
+        "vector bytes": sorted({round(2 ** g.kernel[WIDTH] - 1) for g in samples.graphs}),
         "date": samples.about.get("date"),
         "held out by seed": HELD_OUT_SEED,
         "recipe": {k: v for k, v in asdict(recipe).items() if k != "design"},

@@ -33,7 +33,7 @@ def row(name: str, several: Sequence[Found]) -> str:
     """A line of a table: the mean of some seeds, and how far they are apart where there are several."""
 
     def cell(task: str, figure: str, form: str) -> str:
-        values = [x[task][figure] for x in several if math.isfinite(x[task][figure] or math.nan)]
+        values = [x[task][figure] for x in several if math.isfinite(x[task][figure])]
         if not values:
             return ""
         apart = f" ±{(max(values) - min(values)) / 2:{form}}" if len(values) > 1 else ""

@@ -88,7 +88,8 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How columns are made alike: by their mean and deviation in the training data."""
+    """How columns are made alike: by their mean and deviation in the training data. What is the same in all
+    of it, such as a core, tells nothing of others."""
 
     mean: Array
     deviation: Array
@@ -98,7 +99,7 @@ class Scale:
         """Of what the training data has."""
         level = columns.astype(np.float64)
         mean, deviation = level.mean(axis=0), level.std(axis=0)
-        return cls(mean.astype(np.float32), np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32))
+        return cls(mean.astype(np.float32), np.where(deviation > 1e-6, deviation, np.inf).astype(np.float32))
 
     def __call__(self, columns: Array) -> Array:
         return np.clip((columns.astype(np.float32) - self.mean) / self.deviation, -MOST, MOST)
@@ -291,10 +292,13 @@ class Model:
     members: tuple[Weights, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def wins(self) -> bool:
-        """Was it better than the projected model on programs that it never saw?"""
-        return bool(self.about.get("wins"))
+    def wins(self, vector_bytes: int, threads: int) -> bool:
+        """Was it better than the projected model on programs that it never saw, on such cores, with so many
+        threads?"""
+        judged = vector_bytes in self.about.get("vector bytes", ()) and threads in self.about.get(
+            "threads", ()
+        )
+        return judged and bool(self.about.get("wins"))
 
     def seconds(self, plans: Sequence[Sequence[KernelGraph]]) -> Array:
         """Predicted time of each plan, a list of its kernels; of one batch, whatever their number."""

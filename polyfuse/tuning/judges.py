@@ -2,7 +2,8 @@
 
     cost="projected"    `cost.projection`, with rates that were measured on this machine
     cost="learned"      `learn.model`, the graph network whose weights come with the package
-    cost="auto"         the learned model where it is better than the other one on programs that it never saw
+    cost="auto"         the learned model on cores and for threads where it was better than the other one, on
+                        programs that it never saw
 
 A learned model is of one kind of target.  Where there is none, or a variant has no features, the projected
 model answers.
@@ -16,7 +17,7 @@ from typing import Protocol
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.projection import Rates, project
 from polyfuse.driver.lowering import Lowered
-from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.learn.features import kernel_graphs, learned_cpu
 from polyfuse.learn.model import Model, shipped
 from polyfuse.options import Options
@@ -60,15 +61,17 @@ class LearnedJudge:
         return float(self.model.seconds([graphs])[0])
 
 
-def learned_for(options: Options, target: str) -> Model | None:
+def learned_for(options: Options, target: str, core: Core, threads: int) -> Model | None:
     """The learned model that options want asked, if there is one for a target."""
     if options.cost == "projected" or target != "cpu":
         return None
     found = shipped(target)
-    return found if options.cost == "learned" or (found is not None and found.wins) else None
+    if options.cost == "learned" or found is None:
+        return found
+    return found if found.wins(core.vector_bytes, threads) else None
 
 
-def judge_for(options: Options, machine: CpuDevice, rates: Rates) -> Judge:
+def judge_for(options: Options, core: Core, machine: CpuDevice, rates: Rates) -> Judge:
     """Which model tells how long variants take on this machine."""
-    model = learned_for(options, "cpu")
+    model = learned_for(options, "cpu", core, machine.threads)
     return ProjectedJudge(machine, rates) if model is None else LearnedJudge(model, machine.threads)

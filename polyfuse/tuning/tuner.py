@@ -232,14 +232,14 @@ def _with(built: Built, tuning: Tuning, acted: bool = False) -> Built:
 
 def ranked(base: Compilation) -> Tuning:
     """The variant that the learned model names; nothing is measured."""
-    model = learned_for(base.options, base.target)
+    machine, rates = projected_cpu(base.options.threads)
+    model = learned_for(base.options, base.target, base.knobs.on, machine.threads)
     if model is None:
         return Tuning(base.graph.name, (), Variant(), f"no learned model for {base.target}")
     key = tuning_key(base)
     kept = _kept(key)
     if kept is not None:
         return kept
-    machine, rates = projected_cpu(base.options.threads)
     make = Maker(machine, rates, LearnedJudge(model, machine.threads))
     found = [*proposed(base, make, math.inf).candidates]
     likely = [c for c in found[1:] if c.predicted < SURE * found[0].predicted]
@@ -279,7 +279,8 @@ def tuned(base: Compilation, timer: Timer | None = None) -> Tuning:
 
 def tuning_key(base: Compilation) -> str:
     """What a choice follows from: the compilation, the model that is asked, the compiler, the machine."""
-    model = learned_for(base.options, base.target)
+    threads = projected_cpu(base.options.threads)[0].threads
+    model = learned_for(base.options, base.target, base.knobs.on, threads)
     return cache_key(
         [
             ("kind", "tuning"),
@@ -334,7 +335,7 @@ def _kept(key: str) -> Tuning | None:
 def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     threading.Thread(target=timer.begin, daemon=True).start()
     machine, rates = projected_cpu(base.options.threads)
-    make = Maker(machine, rates, judge_for(base.options, machine, rates))
+    make = Maker(machine, rates, judge_for(base.options, base.knobs.on, machine, rates))
     with Compilers() as compilers:
         likely = _Likely(compilers)
         some = proposed(base, make, budget.until(LOWERED), budget.until(LONGEST), likely.add)

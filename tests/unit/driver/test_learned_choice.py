@@ -27,9 +27,12 @@ class Told:
     feature: str = "accumulator bytes"
     value: float = 128.0
     seconds_of_it: float = 50e-6
-    wins: bool = True
+    better: bool = True
     about: dict[str, object] = field(default_factory=dict)
     asked: int = 0
+
+    def wins(self, vector_bytes: int, threads: int) -> bool:
+        return self.better
 
     def seconds(self, plans: Sequence[Sequence[KernelGraph]]) -> Array:
         self.asked += len(plans)
@@ -89,7 +92,7 @@ def test_no_model_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_model_says_what_is_measured(
     monkeypatch: pytest.MonkeyPatch, cost: str, wins: bool, learned: bool
 ) -> None:
-    model = Told("chunks", 1.0, wins=wins)
+    model = Told("chunks", 1.0, better=wins)
     shipped(monkeypatch, model)
     monkeypatch.setattr(tuner, "MOST", 2)
     own = base(tune="measure", cost=cost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,23 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path, monkeypatch: pytest
     path.write_bytes(b"nothing")
     with pytest.raises(PolyfuseError, match="PF775"):
         Model.load(path)
+
+
+def test_where_a_model_is_asked_unless_told_otherwise() -> None:
+    model = random_model(Design(), graphs(1))
+    assert not model.wins(64, 1)
+    judged = replace(model, about={"wins": True, "vector bytes": [64], "threads": [1]})
+    assert judged.wins(64, 1) and not judged.wins(32, 1) and not judged.wins(64, 2)
+
+
+def test_what_is_the_same_everywhere_tells_nothing() -> None:
+    some = graphs(5)
+    column = KERNEL_FEATURES.index("vector bytes")
+    other = some[0].kernel.copy()
+    other[column] += 1
+    model = random_model(Design(), some)
+    one, two = model.seconds([[some[0]], [replace(some[0], kernel=other)]])
+    assert one == two
 
 
 def test_fifty_candidates_are_cheap() -> None:
