@@ -64,10 +64,10 @@ picture
 # In a rod that cools, each point moves towards its neighbours:
 
 rod = pf.parse("""
-op rod(x: f32[N], steps: f32[T]) -> (u: f32[T, N]) where N >= 3, T >= 1 {
+op rod[T: size](x: f32[N]) -> (u: f32[T, N]) where N >= 3, T >= 1 {
   u[0, i] = x[i]
   u[t, i] = (0.25 * u[t-1, i-1] + 0.5 * u[t-1, i] + 0.25 * u[t-1, i+1]
-      if 1 <= i < N - 1 else u[t-1, i]) + steps[t] for t in 1..T
+      if 1 <= i < N - 1 else u[t-1, i]) for t in 1..T
 }
 """)
 picture = pf.visualize.dependences(rod, names=("u__2",), T=4, N=6)

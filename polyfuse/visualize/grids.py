@@ -40,7 +40,7 @@ from polyfuse.visualize.svg import (
 CELL = 34
 DOT, DISC = 6, 13  # radius of a point, and of one with a number
 TICKS, HEADING, GAP = 20, 22, 30
-WIDEST = 940
+WIDEST, NARROWEST = 940, 540
 LINE = 20
 SANS_CHAR = 7.2  # width of a character of small text, rounded up
 TITLE_CHAR = 11.5
@@ -275,7 +275,7 @@ class Sheet:
         self._words(MARGIN, words, fill)
 
     def _words(self, left: float, words: str, fill: str) -> None:
-        room = int((max(self.right, 420) - left) / SANS_CHAR)
+        room = int((max(self.right, NARROWEST) - left) / SANS_CHAR)
         for line in textwrap.wrap(clean(words), room):
             self.bottom += LINE
             self._over.append(text(left, self.bottom - 6, line, family="s", fill=fill))

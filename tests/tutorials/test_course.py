@@ -102,3 +102,23 @@ def test_a_schedule_is_time() -> None:
     assert sorted(strips, key=strips.__getitem__)[:4] == ["0, 0", "0, 1", "1, 0", "1, 1"]
     shared = numbers(v.schedule_order(points, "{ S[i, j] -> [2i + j] }"))
     assert [p for p, k in shared.items() if k == shared["1, 0"]] == ["0, 2", "1, 0"]
+
+
+def legal(needs: str, order: str) -> bool:
+    return "Illegal" not in v.dependences("{ S[i, j] : 0 <= i, j < 5 }", needs, schedule=order).svg
+
+
+def test_legal_or_not() -> None:
+    needs = "{ S[i, j] -> S[i + 1, j]; S[i, j] -> S[i, j + 1]; S[i, j] -> S[i + 1, j - 1] }"
+    assert legal(needs, "{ S[i, j] -> [i, j] }")
+    assert not legal(needs, "{ S[i, j] -> [j, i] }") and not legal(needs, "{ S[i, j] -> [i, -j] }")
+    assert not legal(needs, "{ S[i, j] -> [floor(i/2), floor(j/2), i, j] }")
+    assert legal(needs, "{ S[i, j] -> [floor(i/2), floor((i + j)/2), i, j] }")
+
+
+def test_what_may_run_at_once() -> None:
+    chapter = runpy.run_path(str(FOLDER / "07_what_may_run_at_once.py"))
+    distances = [(0, 1, 0), (0, 0, 1)]
+    assert [chapter["is_parallel"](distances, k) for k in range(3)] == [True, False, False]
+    fronts = [(i, j + k, k) for i, j, k in distances]
+    assert [chapter["is_parallel"](fronts, k) for k in range(3)] == [True, False, True]
