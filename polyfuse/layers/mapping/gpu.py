@@ -64,6 +64,9 @@ def extent(graph: TensorGraph, m: Member) -> int:
     """Iterations of a shared loop at most, counted from where its statements start."""
     found = 1
     for n, e in m.exprs:
+        if isinstance(e, IBin) and isinstance(e.right, IConst):  # inside a tile
+            found = max(found, e.right.value)
+            continue
         assert isinstance(e, IVar)
         dim = next(d for d in graph.statement(n).dims if d.name == e.name)
         ranges = _ranges(graph.statement(n))
@@ -186,8 +189,17 @@ def shareable(graph: TensorGraph, inner: Band) -> Member | None:
 
 
 def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
-    """Is a loop a dim of its own, of every statement, none of them adding to what data finds?"""
-    return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
+    """Is a loop a dim of its own, or what is inside a tile of one, of every statement, none of them adding to
+    what data finds?"""
+    return all(_in_tile(m.of(n)) and not graph.statement(n).accumulate for n in names)
+
+
+def _in_tile(e: IndexExpr) -> bool:
+    match e:
+        case IVar() | IBin("%", IVar(), IConst()):
+            return True
+        case _:
+            return False
 
 
 # --- coordinates ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.ir.kernel import Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, map_members, members_of
 
 PROGRAM = pf.parse("""
@@ -327,6 +328,27 @@ def test_parallel_loops_of_a_hand_made_tree_are_vector_lanes_and_threads() -> No
     on_gpu = tiled.lower(target="cuda")
     assert all(k.threads[0] > 1 for k in on_gpu.kernels)
     assert ONE_NEST.lower(target="cuda").launches == 1  # one nest is one kernel
+
+
+def test_threads_share_the_loops_inside_of_a_tile() -> None:
+    """Overlapped tiles: a block computes what its tile reads in shared memory."""
+    s = pf.schedule(
+        """op f(x: f32[N, M]) -> (b: f32[N, M]) where N >= 2 {
+          a[i, j] = exp(x[i, j])
+          b[i, j] = a[i - 1, j] + a[i + 1, j] for i in 1..N-1
+          b[0, j] = x[0, j]
+          b[N - 1, j] = x[N - 1, j]
+        }""",
+        N=50,
+        M=64,
+    )
+    tiled = s.tile(("b.i", "b.j"), (8, 32)).recompute("a", at="j_tile")
+    assert "a" not in [t.name for t in tiled.graph.tensors]
+    kernels = tiled.lower(target="cuda")
+    kernel = next(k for k in kernels.kernels if len(k.graph.statements) > 1)
+    assert kernel.threads == (32, 1) and kernel.find("a__local").scope is Scope.SHARED
+    loops = members_of(kernel.stages[0].phases[0].tree, Coordinate.THREAD)
+    assert [len(m.exprs) for m in loops] == [1, 1]
 
 
 def test_the_page_and_the_docstrings_tell_the_truth() -> None:
