@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, variables
-from polyfuse.ir.linear import index_operand, linear
+from polyfuse.ir.linear import Linear, index_operand, linear
 from polyfuse.ir.ops import INFIX, NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Expr
 from polyfuse.support.processes import ForkLock
@@ -187,7 +187,7 @@ _BEYOND: Mapping[object, tuple[int, int]] = {
 
 
 def _chosen(cond: isl.AstExpr, then: isl.AstExpr, other: isl.AstExpr) -> IndexExpr:
-    """`a <= b ? t : o` as o + (t - o) max(0, min(1, b - a + 1)); t - o must be known.
+    """`a <= b ? t : o` as o + (t - o) max(0, min(1, b - a + 1)); t - o is known, if only where a = b.
 
     isl chooses where one of two values is all that an equality leaves: which of two chunks has an element.
     """
@@ -195,13 +195,29 @@ def _chosen(cond: isl.AstExpr, then: isl.AstExpr, other: isl.AstExpr) -> IndexEx
     op: object = cond.get_op_type() if kind == isl.ast_expr_type.op else None
     low, high = from_ast_expr(other), from_ast_expr(then)
     apart = linear(binary("-", high, low))
-    if op not in _BEYOND or apart.terms:
+    if op not in _BEYOND and op != isl.ast_expr_op_type.eq:
         raise NotAffine(cond.to_C_str())
-    sign, more = _BEYOND[op]
     a, b = (from_ast_expr(cond.get_op_arg(k)) for k in (0, 1))
-    by = binary("-", b, a) if sign < 0 else binary("-", a, b)
-    holds = binary("max", 0, binary("min", 1, by + more))
+    if op in _BEYOND:
+        sign, more = _BEYOND[op]
+        by = binary("-", b, a) if sign < 0 else binary("-", a, b)
+        holds = binary("max", 0, binary("min", 1, by + more))
+    else:
+        gap = linear(binary("-", a, b))
+        apart = _where_zero(apart, gap)
+        holds = binary("max", 0, binary("-", 1, binary("max", gap.expr(), binary("-", 0, gap.expr()))))
+    if apart.terms:
+        raise NotAffine(cond.to_C_str())
     return _plus(low, apart.constant, holds)
+
+
+def _where_zero(value: Linear, gap: Linear) -> Linear:
+    """`value` where `gap` is 0: 1 - 2*c where c is 0 is 1."""
+    for atom, c in gap.terms:
+        times, left = divmod(value.factor(atom), c)
+        if times and not left:
+            value = linear(binary("-", value.expr(), binary("*", times, gap.expr())))
+    return value
 
 
 def from_ast_expr(e: isl.AstExpr) -> IndexExpr:

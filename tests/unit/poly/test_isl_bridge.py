@@ -37,3 +37,17 @@ def test_choices_between_values_a_known_way_apart(pieces: str, border: int, valu
 def test_other_choices_are_refused() -> None:
     with isl_lock, pytest.raises(NotAffine):
         from_ast_expr(printed("[(2*c)] : c <= 7; [(40 - 3*c)] : 7 < c < 20; [(c)] : c >= 20"))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "at"), [("[(1)] : c = 0; [(2c)] : c > 0", 0), ("[(7)] : c = 39; [(c)] : c < 39", 39)]
+)
+def test_one_value_may_be_anything(pieces: str, at: int) -> None:
+    """Where one value of c alone has its own, the way apart is known there."""
+    with isl_lock:
+        e = printed(pieces)
+        assert "==" in e.to_C_str()
+        found = from_ast_expr(e)
+    for c in range(40):
+        usual = 2 * c if "2c" in pieces else c
+        assert evaluate(found, {"c": c}) == ((1 if at == 0 else 7) if c == at else usual)
