@@ -27,6 +27,7 @@ Compile = Literal["now", "async"]
 Specialise = Literal["model", "often", "never"]
 Scan = Literal["ordered", "parallel"]
 TUNE: tuple[str, ...] = get_args(Tune)
+COST: tuple[str, ...] = get_args(Cost)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
 TARGETS: tuple[str, ...] = get_args(TargetName)
 ON_GPU = ("emulate", "cuda")
@@ -273,7 +274,7 @@ class Options:
             ("compile", get_args(Compile)),
             ("specialise", get_args(Specialise)),
             ("scan", get_args(Scan)),
-            ("cost", get_args(Cost)),
+            ("cost", COST),
         ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")

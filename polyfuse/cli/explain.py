@@ -28,12 +28,13 @@ def explain(
     target: settings.Target = "auto",
     device: settings.Device = None,
     tune: settings.Tune = "model",
+    cost: settings.Cost = "auto",
 ) -> None:
     """Say what the compiler decided and why; for two statements, which loops they share and why no more; for
     the code of an error, when it happens and how to mend it.
 
     A line that begins with + is something done, one with - something considered and not done. With --tune
-    measure a table of the variants that were timed follows.
+    measure a table of the variants that were timed follows, with --cost learned one of their learned times.
 
     Examples:
 
@@ -48,6 +49,8 @@ def explain(
       polyfuse explain stdlib:softmax --partition search
 
       polyfuse explain stdlib:softmax --tune measure
+
+      polyfuse explain stdlib:softmax --cost learned
     """
     if pages.CODE.fullmatch(file):
         if first is not None:
@@ -63,9 +66,11 @@ def explain(
     if first is not None and cut == "search":
         raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
     operator = files.open_operator(file, op, without)
-    if settings.tune_of(tune, made_for) == "measure" and first is None:
+    how, model = settings.tune_of(tune, made_for), settings.cost_of(cost, made_for)
+    if (how == "measure" or model == "learned") and first is None:
         case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
-        on, options = made_for if made_for == "cuda" else "cpu", Options(tune="measure", device=device)
+        options = Options(tune=how, cost=model, device=device)  # type: ignore[arg-type]
+        on = made_for if made_for == "cuda" else "cpu"
         screen.show(run.compiled(operator, on, applied, options, cut).explain(**case.inputs, **case.given))
         return
     choice = settings.choice(operator, size, dtype, rank)

@@ -27,6 +27,7 @@ def run(
     layers: settings.Layers = "loop,stitch,pack",
     partition: settings.Partition = "connect",
     tune: settings.Tune = "model",
+    cost: settings.Cost = "auto",
     library: settings.Library = "auto",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
@@ -75,6 +76,7 @@ def run(
         seed=seed,
         resident=resident,
         tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
+        cost=settings.cost_of(cost, chosen),  # type: ignore[arg-type]
         library=library,  # type: ignore[arg-type]
     )
     _use_threads(threads, chosen)

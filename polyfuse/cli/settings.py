@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyfuse.cli import completion
-from polyfuse.options import LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE
+from polyfuse.options import COST, LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Operator
@@ -108,6 +108,15 @@ Tune = Annotated[
         metavar="HOW",
         help="Among variants of the code: model (the cost model's choice) or measure (the fastest one).",
         autocompletion=completion.words(*TUNE),
+    ),
+]
+Cost = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="Which model tells how long variants take: projected, learned (it names one, or those that are "
+        "measured) or auto (the better one says what is measured).",
+        autocompletion=completion.words(*COST),
     ),
 ]
 Library = Annotated[
@@ -232,6 +241,15 @@ def tune_of(text: str, target: str) -> str:
         raise typer.BadParameter(f"there is no way '{text}' to tune; there are {', '.join(TUNE)}")
     if text == "measure" and target not in ("auto", "cpu", "cuda"):
         raise typer.BadParameter("--tune measure is for --target cpu or cuda")
+    return text
+
+
+def cost_of(text: str, target: str) -> str:
+    """Which model tells how long variants of the code take; one was trained on code for a CPU."""
+    if text not in COST:
+        raise typer.BadParameter(f"there is no model of cost '{text}'; there are {', '.join(COST)}")
+    if text == "learned" and target not in ("auto", "cpu"):
+        raise typer.BadParameter("--cost learned is for --target cpu")
     return text
 
 

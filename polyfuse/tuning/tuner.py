@@ -249,7 +249,7 @@ def ranked(base: Compilation) -> Tuning:
     chosen, times = Variant(), f"{1e6 * found[0].predicted:.1f} us"
     if best.predicted < SURE * found[0].predicted:
         chosen, times = best.variant, f"{1e6 * best.predicted:.1f} us instead of {times}"
-    rows = tuple(replace(_row(c), note="by its learned time") for c in found)
+    rows = tuple(replace(_row(c), note="not measured") for c in found)
     made = Tuning(base.graph.name, rows, chosen, f"the learned model: {times}", judge=make.judge.name)
     _keep(key, made)
     return made

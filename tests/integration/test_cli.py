@@ -568,6 +568,11 @@ def test_stdlib() -> None:
         (("run", "norm.pf", "--op", "nothing"), "PF411"),
         (("run", "norm.pf", "--tune", "guess"), "no way 'guess' to tune; there are model, measure"),
         (("explain", "norm.pf", "--tune", "measure", "--target", "emulate"), "is for --target cpu or cuda"),
+        (
+            ("run", "norm.pf", "--cost", "guess"),
+            "no model of cost 'guess'; there are auto, projected, learned",
+        ),
+        (("explain", "norm.pf", "--cost", "learned", "--target", "cuda"), "is for --target cpu"),
         (("run", "norm.pf", "--partition", "luck"), "no partition 'luck'; there are connect, rules, search"),
         (("run", "norm.pf", "--partition", "rules", "--layers", "stitch"), "--layers must name loop"),
         (("explain", "norm.pf", "a", "b", "--partition", "search"), "--partition connect or rules"),
