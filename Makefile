@@ -23,7 +23,7 @@ SITE := $(SITE_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 # A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
-TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
+TUTORIALS := $(sort $(wildcard docs/course/*.py docs/tutorials/*.py))
 STYLED := $(wildcard polyfuse tests docs/*.py docs/_ext docs/course docs/tutorials/*.py examples benchmarks grammars gpu)
 
 # Modules are compiled once, not by each of the many processes that tests start.

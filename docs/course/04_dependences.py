@@ -143,3 +143,5 @@ assert "u[t, i]" in str(graph) and "u[t - 1, i]" in str(graph)
 #    arrow between them. [The next chapter](05_a_schedule_is_time.py) draws that order.
 #
 # </details>
+#
+# Next: [a schedule is time](05_a_schedule_is_time.py).

@@ -88,7 +88,8 @@ assert "Illegal" in broken.svg
 broken
 
 # %%
-# Under the reversal the arrows that lead down are red. The next chapter is about them.
+# Under the reversal the arrows that lead down are red. The [next chapter](06_legal_or_not.py) is about
+# them.
 #
 # ## Schedules of programs
 #
@@ -131,3 +132,5 @@ tiled
 # 3. `S[0, 2]`: both have the time 2.
 #
 # </details>
+#
+# Next: [legal or not](06_legal_or_not.py).
