@@ -248,6 +248,7 @@ def page(found: Mapping[str, Sequence[Figures]], about: Mapping[str, Any]) -> st
     """docs/lab/ablation.md."""
     load = "{:.1f} to {:.1f}".format(*about["load"])
     lines = [
+        "<!-- Made by benchmarks/ablate.py. -->",
         "# What each layer brings",
         "",
         f"Made by `python -m benchmarks.ablate --write` on {about['cpu']}, 2 threads, {about['date'][:10]};",

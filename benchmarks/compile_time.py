@@ -132,6 +132,7 @@ def page(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     }
     steps = [k for k in next(iter(cold.values())) if k not in ("total", "own")]
     lines = [
+        "<!-- Made by benchmarks/compile_time.py. -->",
         "# Compile time",
         "",
         f"Made by `python -m benchmarks.compile_time --write` on {about['cpu']}, {about['cores']} cores, "
