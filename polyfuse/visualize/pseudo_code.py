@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
 from polyfuse.ir.schedule_tree import Member, Tree, path, word_of
 from polyfuse.ir.tensor_graph import (
     Apply,
+    Const,
     Expr,
     Index,
     IndexValue,
@@ -88,7 +90,7 @@ class _Printer:
             return map_index(i, lambda x: map_expr(x, lambda y: y, index), index)
 
         sign = "=" if s.reduction is None else _SIGNS.get(s.reduction, f"{s.reduction}=")
-        value = without_double_brackets(format_expr(map_expr(s.expr, lambda x: x, index)))
+        value = without_double_brackets(format_expr(map_expr(s.expr, _number, index)))
         place = ", ".join(format_index(indices(i)) for i in s.write)
         text = f"{s.target}[{place}] {sign} {value}"
         return text if name == s.target else f"{name}: {text}"
@@ -100,6 +102,20 @@ class _Shown(IVar):
 
     def __str__(self) -> str:
         return self.name
+
+
+class _Word(str):
+    """What is printed as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _number(e: Expr) -> Expr:
+    """An index as a number, without the type that it is computed in."""
+    return Const(_Word(e.index), e.dtype) if isinstance(e, IndexValue) and e.dtype is I64 else e  # type: ignore[arg-type]
 
 
 def _first(block: Block) -> str:

@@ -122,3 +122,21 @@ def test_what_may_run_at_once() -> None:
     assert [chapter["is_parallel"](distances, k) for k in range(3)] == [True, False, False]
     fronts = [(i, j + k, k) for i, j, k in distances]
     assert [chapter["is_parallel"](fronts, k) for k in range(3)] == [True, False, True]
+
+
+def test_fusion() -> None:
+    text = """op f(x: f32[N + 3]) -> (c: f32[N]) {
+      a[i] = exp(x[i])
+      b[i] = a[i] + a[i + 2] for i in 0..N+1
+      c[i] = b[i] * b[i + 1] for i in 0..N
+    }"""
+    one = pf.schedule(text, N=20).shift("b", "i", 2).fuse("a", "b").shift("c", "i", 3).fuse("b", "c")
+    assert [str(e) for t in ("a", "b") for e in one.contract(t).kept[0].extents] == ["3", "2"]
+    with pytest.raises(pf.ScheduleError):
+        one.shift("c", "i", -1)
+
+
+def test_recompute_or_store() -> None:
+    s = pf.schedule("stdlib:softmax", "softmax", B_0=4, H=1024, fusion=pf.LoopFusion())
+    stored = next(t.name for t in s.graph.tensors if t.role.value == "temp" and len(t.shape) == 2)
+    assert [str(e) for e in s.contract(stored).kept[0].extents] == ["1", "1024"]
