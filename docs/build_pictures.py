@@ -1,9 +1,10 @@
-"""Draws the pictures of the README, in docs/pictures.
+"""Draws the pictures of the README and of the page of pictures, in docs/pictures.
 
 python docs/build_pictures.py            draws them
 python docs/build_pictures.py --check    fails if one is not up to date
 
 layers.svg             an operator after each layer, as the compiler has it
+points/*.svg           what `pf.visualize` draws of points
 speed.svg, speed-dark.svg   the public workloads beside PyTorch and JAX, from committed results
 """
 
@@ -40,10 +41,24 @@ def layers() -> str:
     return layers_svg(stages, "LayerNorm of a sum, and a softmax")
 
 
+def points() -> dict[str, str]:
+    """Examples of docs/reference/pictures.md."""
+    draw = pf.visualize
+    square = "{ S[i, j] : 0 <= i < 4 and 0 <= j < 6 }"
+    needs = "{ S[i, j] -> S[i + 1, j - 1]; S[i, j] -> S[i + 1, j] }"
+    return {
+        "points/domain.svg": draw.domain("[N] -> { S[i, j] : 0 <= j <= i < N }", N=6).svg,
+        "points/dependences.svg": draw.dependences(square, needs, schedule="{ S[i, j] -> [j, i] }").svg,
+        "points/order.svg": draw.schedule_order(square, "{ S[i, j] -> [floor(i/2), floor(j/2), i, j] }").svg,
+        "points/accesses.svg": draw.accesses(pf.stdlib.softmax, "s", B_0=3, H=4).svg,
+    }
+
+
 def main(arguments: list[str]) -> int:
     """Write or check all of them; the exit status."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "points").mkdir(parents=True, exist_ok=True)
     made = {"layers.svg": layers(), "speed.svg": chart(RUN, LIGHT), "speed-dark.svg": chart(RUN, DARK)}
+    made |= points()
     return max(publish(FOLDER / name, text + "\n", arguments) for name, text in made.items())
 
 

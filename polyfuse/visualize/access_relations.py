@@ -28,7 +28,7 @@ from polyfuse.poly.model.points import (
     spaces,
 )
 from polyfuse.visualize.grids import CELL, GAP, Panel, Sheet, hue_of, panels_of
-from polyfuse.visualize.polyhedra import subtitle
+from polyfuse.visualize.polyhedra import subtitles
 from polyfuse.visualize.sources import MOST_POINTS, Source, source_of
 from polyfuse.visualize.svg import MARGIN, Picture, colour
 
@@ -96,7 +96,7 @@ def accesses(
     else:
         points, uses = _of_graph(source.graph, source)
     shown_title = title or (f"Accesses in {source.title}" if source.title else "Accesses")
-    sheet = Sheet(shown_title, subtitle(source))
+    sheet = Sheet(shown_title, subtitles(source))
     _place(sheet, panels_of(points), uses)
     _draw(sheet, points, uses, at)
     return sheet.picture()

@@ -1,7 +1,7 @@
 """Points of iteration domains and arrays on a page: panels with axes, points, hulls, arrows, legends.
 
     panels = panels_of(spaces)                   one panel for each statement, or for each slice of it
-    sheet = Sheet("Iteration domain", "T = 4")
+    sheet = Sheet("Iteration domain", ["T = 4"])
     sheet.place(panels)                          gives every point its place on the page
     sheet.arrow(a, b, ...); sheet.legend(...)
     sheet.picture()
@@ -171,7 +171,7 @@ def _range(values: Sequence[int]) -> tuple[int, int]:
 class Sheet:
     """A page that grows: panels from left to right, then legends and notes below."""
 
-    def __init__(self, title: str, subtitle: str, radius: float = DOT) -> None:
+    def __init__(self, title: str, subtitles: Sequence[str], radius: float = DOT) -> None:
         self.title = title
         self.radius = radius
         self.spots: dict[Node, tuple[float, float]] = {}
@@ -181,8 +181,8 @@ class Sheet:
         self._under: list[str] = []  # hulls and axes
         self._lines: list[str] = []
         self._over: list[str] = []  # points and legends
-        if subtitle:
-            self.note(subtitle)
+        for words in subtitles:
+            self.note(words)
         self.bottom += 14
 
     def place(self, panels: Sequence[Panel], *, step: float = 0) -> None:

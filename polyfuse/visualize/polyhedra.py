@@ -63,11 +63,11 @@ def domain(given: object, /, *names: str, title: str = "", **sizes: int) -> Pict
     return sheet.picture()
 
 
-def subtitle(source: Source, *others: object) -> str:
+def subtitles(source: Source, *others: object) -> list[str]:
     """What isl was given, and the sizes."""
     sizes = ", ".join(f"{n} = {v}" for n, v in source.sizes.items())
     texts = [" ".join(str(g).split()) for g in (source.given, *others) if is_isl(g)]
-    return ";  ".join([*(t for t in texts if len(t) <= MOST_GIVEN), *([sizes] if sizes else [])])
+    return [*(t for t in texts if len(t) <= MOST_GIVEN), *([sizes] if sizes else [])]
 
 
 def titled(what: str, source: Source) -> str:
@@ -78,7 +78,7 @@ def sheet_of(
     source: Source, title: str, *others: object, radius: float = DOT, step: float = 0
 ) -> tuple[Sheet, list[Panel]]:
     """A page with the panels of all points, and the hulls of statements."""
-    sheet = Sheet(title, subtitle(source, *others), radius)
+    sheet = Sheet(title, subtitles(source, *others), radius)
     panels = panels_of(source.spaces)
     sheet.place(panels, step=step)
     if not panels:
