@@ -61,10 +61,10 @@ def test_its_pictures_are_up_to_date() -> None:
     script = str(ROOT / "docs" / "build_pictures.py")
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"docs/pictures/[\w-]+\.svg", text))
-    pictures = {f"docs/pictures/{file.name}" for file in (ROOT / "docs" / "pictures").glob("*.svg")}
-    assert named == {p for p in pictures if "learned" not in p}, "those of the learned model are on its page"
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    text = "".join(p.read_text(encoding="utf-8") for p in pages)
+    drawn = {f.relative_to(ROOT / "docs").as_posix() for f in (ROOT / "docs" / "pictures").rglob("*.svg")}
+    assert drawn and set(re.findall(r"pictures/[\w/-]+\.svg", text)) == drawn
 
 
 def test_the_chart_has_a_bar_for_each_peer_that_ran() -> None:
