@@ -106,14 +106,10 @@ tiled = plain.tile(("t", "h"), (2, 3))
 print(tiled)
 
 # %%
-
-pf.visualize.schedule_order(tiled)
-
-# %%
 # polyfuse keeps a schedule as a *tree*. A box is a loop, and what is inside of a box runs in each of its
-# iterations. The tree has the loops of the text above:
+# iterations. Here are the order and the tree, which has the loops of the text above:
 
-tiled
+pf.visualize.schedule_order(tiled) | pf.visualize.tree(tiled)
 
 # %%
 # ## Exercise

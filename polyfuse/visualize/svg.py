@@ -11,6 +11,7 @@ named; each has a value for light surroundings and one for dark ones.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -24,6 +25,8 @@ SANS = "'DejaVu Sans', Verdana, system-ui, Arial, sans-serif"
 MARGIN = 24
 CHAR = 7.5  # width of one monospaced character at 12 px, rounded up
 SMALL = 6.5  # width of a digit at 10 px, rounded up
+BETWEEN = 12  # pixels between two pictures
+_SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 ROOT = "@root@"  # the class of a picture, before it is known
 
 # Name -> colour on light paper and on dark paper.
@@ -81,9 +84,28 @@ class Picture:
     >>> picture = pf.visualize.domain("{ S[i, j] : 0 <= j <= i < 5 }")
     >>> picture.svg.startswith("<svg")
     True
+
+    Two pictures side by side are a picture:
+
+    >>> both = picture | pf.visualize.domain("{ S[i] : 0 <= i < 5 }")
     """
 
     svg: str
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in pixels."""
+        width, height = _SIZE.findall(self.svg)[0]
+        return float(width), float(height)
+
+    def __or__(self, other: Picture) -> Picture:
+        if not isinstance(other, Picture):
+            return NotImplemented
+        (first, high), (second, low) = self.size, other.size
+        width, height = num(first + BETWEEN + second), num(max(high, low))
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        moved = other.svg.replace("<svg ", f'<svg x="{num(first + BETWEEN)}" ', 1)
+        return Picture(f'{head} viewBox="0 0 {width} {height}" role="img">\n{self.svg}{moved}</svg>\n')
 
     def __repr__(self) -> str:
         return f"<polyfuse Picture, {len(self.svg)} characters of SVG>"

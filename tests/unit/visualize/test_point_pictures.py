@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import islpy as isl
 import picture_layout
@@ -256,6 +257,18 @@ def test_pictures_are_saved(tmp_path: Any) -> None:
     with pytest.raises(pf.ArgumentError, match="save it as a") as found:
         picture.save(tmp_path / "a.png")
     assert found.value.code == "PF919"
+
+
+def test_two_pictures_are_put_side_by_side() -> None:
+    first, second = v.schedule_order(SQUARE, TILES), v.domain(TRIANGLE, N=3)
+    both = first | second
+    root = ElementTree.fromstring(both.svg)
+    assert both.size == (first.size[0] + 12 + second.size[0], max(first.size[1], second.size[1]))
+    inner = [e for e in root if e.tag.endswith("}svg")]
+    assert [float(e.get("x", 0)) for e in inner] == [0, first.size[0] + 12]
+    assert (both | first).size[0] == both.size[0] + 12 + first.size[0]
+    with pytest.raises(TypeError):
+        first | "text"
 
 
 def test_two_pictures_on_a_page_share_no_name() -> None:
