@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+TITLED = re.compile(r"^- \[([^\]`\n]*)\]\(([^)\s#]+)\)", re.MULTILINE)
 ITEM = re.compile(r"^(?:- |\| )\[[^\]\n]*\]\(([^)\s#]+)\)", re.MULTILINE)
 
 
@@ -28,6 +29,12 @@ def toctrees(pages: Mapping[str, str], root: str = "index.md") -> dict[str, list
 
 
 def with_contents(text: str, below: list[str]) -> str:
-    """A page with its hidden table of contents."""
-    names = "\n".join("/" + str(PurePosixPath(p).with_suffix("")) for p in below)
+    """A page with its hidden table of contents; parts of the site are called as their links are."""
+    titles = {target: title for title, target in TITLED.findall(text)}
+    names = "\n".join(_entry(p, titles.get(p, "")) for p in below)
     return f"{text.rstrip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n" if below else text
+
+
+def _entry(page: str, title: str) -> str:
+    name = "/" + str(PurePosixPath(page).with_suffix(""))
+    return f"{title} <{name}>" if title and PurePosixPath(page).name == "index.md" else name
