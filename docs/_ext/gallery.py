@@ -37,7 +37,7 @@ def library() -> tuple[dict[str, str], dict[str, str]]:
         for op in program.ops:
             what, origin = source.comment_of(program, op)
             parts += [f"## {op.name}", f"{what}.", f"*Source: {origin}.*", _text(op.span.text)]
-            parts += _made(op.name, pictures)
+            parts += what_becomes_of(op.name, pictures)
         for f in program.functions:
             what, origin = source.comment_of(program, f)
             parts += [f"## {f.name}", f"{what}.", f"*Source: {origin}.*", _text(f.span.text)]
@@ -52,7 +52,7 @@ def _text(program: str) -> str:
     return f"```polyfuse\n{program}\n```"
 
 
-def _made(name: str, pictures: dict[str, str]) -> Iterator[str]:
+def what_becomes_of(name: str, pictures: dict[str, str]) -> Iterator[str]:
     """What the layers make of an operator at a usual size: figures, and a picture of its loops."""
     import polyfuse as pf
     from polyfuse.decisions import format_bytes

@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from chapters import as_markdown
 from contents import toctrees, with_contents
 from docstrings import as_rst
+from gallery import what_becomes_of
 from links import on_site, outside_code, place
 from made import commands, errors, passes, shown_files, slug
 from site_pages import repository_pages
@@ -139,6 +140,15 @@ def test_files_that_pages_link_have_pages() -> None:
     made = shown_files([ROOT / "examples" / "models"])
     assert "[transformer_encoder.pf](transformer_encoder.pf.md)" in made["sources/examples/models/index.md"]
     assert "op encoder_layer" in made["sources/examples/models/transformer_encoder.pf.md"]
+
+
+def test_an_operator_of_the_library_has_figures_and_a_picture() -> None:
+    pictures: dict[str, str] = {}
+    table, picture = what_becomes_of("softmax", pictures)
+    assert "| B = 8 x 12 x 128, H = 128 | as written | fused |" in table
+    assert "| loop nests | 4 | 3 |\n| launches | 4 | 1 |\n| bytes | 37.9 MB | 12.6 MB |" in table
+    assert picture.endswith("](pictures/softmax.svg)")
+    assert pictures["stdlib/pictures/softmax.svg"].startswith("<svg")
 
 
 def test_pages_of_the_repository_are_gathered() -> None:
