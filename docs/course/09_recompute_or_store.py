@@ -171,4 +171,4 @@ kernels.picture()
 #
 # </details>
 #
-# Next: the [tutorials](../tutorials/index.md) on stitching, packing and kernels.
+# Next: [what no schedule can do](10_what_no_schedule_can_do.py).

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import polyfuse as pf
@@ -140,3 +142,17 @@ def test_recompute_or_store() -> None:
     s = pf.schedule("stdlib:softmax", "softmax", B_0=4, H=1024, fusion=pf.LoopFusion())
     stored = next(t.name for t in s.graph.tensors if t.role.value == "temp" and len(t.shape) == 2)
     assert [str(e) for e in s.contract(stored).kept[0].extents] == ["1", "1024"]
+
+
+def test_what_no_schedule_can_do() -> None:
+    both = "op f(x: f32[T, H]) -> (a: f32[T], b: f32[T]) { a[t] = max[h](x[t, h]) b[t] = min[h](x[t, h]) }"
+    assert "b[t] min=" in str(pf.schedule(pf.parse(both), "f", T=2, H=4).fuse("a", "b"))
+    assert np.spacing(np.float32(1e12)) == 65536
+    steps = [(0.5, x) for x in (1.0, -2.0, 3.0, 4.0)]
+
+    def joined(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+        return second[0] * first[0], second[0] * first[1] + second[1]
+
+    left = functools.reduce(joined, steps)
+    assert left == joined(joined(*steps[:2]), joined(*steps[2:]))
+    assert left[1] == functools.reduce(lambda y, step: step[0] * y + step[1], steps, 0.0)
