@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision, counted
+from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import I32, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -23,7 +24,7 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
 )
 from polyfuse.layers.graph.inline import LARGEST, LARGEST_SHORT
-from polyfuse.layers.graph.row_order import RowOrder
+from polyfuse.layers.graph.row_order import RowOrder, sizes_of_orders
 
 ROUNDS = 64
 """As many places are found one after the other, each in a pass over the row,"""
@@ -48,7 +49,15 @@ def with_orders(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
         v[t, h] = e
         ...                              (the order of each row, in one of the ways below)
         a[t, k] = i64(i[t, k])
+
+    Raises ScheduleError PF513 while sizes are open that the way depends on.
     """
+    if needed := sizes_of_orders(graph):
+        raise ScheduleError(
+            f"the way in which elements are put in order depends on {', '.join(needed)}",
+            code="PF513",
+            hint="give these sizes to specialize(), or to the command with --size",
+        )
     statements: list[Statement] = []
     tensors = {t.name: t for t in graph.tensors}
     for s in graph.statements:

@@ -117,3 +117,21 @@ def test_the_experts_of_a_router_are_chosen_in_one_kernel(target: str) -> None:
     sizes = {"T": 4096, "H": 64}
     made = Compilation(graph, sizes, LoopFusion(), options, target=target, **layers)
     assert len(emitted(Watch(options), made)[1].plan.launches) == 1
+
+
+def test_sizes_that_the_way_depends_on_have_to_be_known() -> None:
+    program = pf.parse(
+        "op f(x: f32[T, N]) -> (i: i64[T, N]) where N >= 1 { i[t, k] = arglargest[j](x[t, j], k) }"
+    )
+    with pytest.raises(pf.ScheduleError, match=r"PF513.* N") as caught:
+        program.op().specialize()
+    assert "--size" in str(caught.value.diagnostics[0].hint)
+    assert program.op().specialize(N=4).graph.sizes == ("T",)
+
+
+@pytest.mark.parametrize("length", [LONG + 1, 3 * RUN])
+def test_a_vector_without_rows_is_sorted(length: int) -> None:
+    """By merging, whose steps read at places that data say alone."""
+    x = np.random.default_rng(0).permutation(length).astype(np.float32)
+    got = pf.compile(pf.stdlib.op("sort"), target="cpu")(x)
+    assert (got == np.arange(length)).all()

@@ -343,8 +343,10 @@ class _Lanes:
         row, at = self.row.var, plain(indices)
         if self._own(name):
             return len(at) == len(indices)
+        if len(at) < len(indices):
+            return False
         *leading, last = at
-        if len(at) < len(indices) or any(row in variables(i) for i in leading):
+        if any(row in variables(i) for i in leading):
             return False
         form = linear(last)
         return row not in variables(last) or (form.factor(IVar(row)) == 1 and row not in form.hidden)
