@@ -145,7 +145,9 @@ def test_recompute_or_store() -> None:
 
 
 def test_what_no_schedule_can_do() -> None:
-    both = "op f(x: f32[T, H]) -> (a: f32[T], b: f32[T]) { a[t] = max[h](x[t, h]) b[t] = min[h](x[t, h]) }"
+    both = (
+        "op f(x: f32[T, H]) -> (a: f32[T], b: f32[T]) {\n a[t] = max[h](x[t, h])\n b[t] = min[h](x[t, h])\n}"
+    )
     assert "b[t] min=" in str(pf.schedule(pf.parse(both), "f", T=2, H=4).fuse("a", "b"))
     assert np.spacing(np.float32(1e12)) == 65536
     steps = [(0.5, x) for x in (1.0, -2.0, 3.0, 4.0)]
