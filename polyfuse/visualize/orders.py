@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.poly.model.points import Node, Point
-from polyfuse.visualize.grids import DISC, Sheet
+from polyfuse.visualize.grids import CELL, DISC, Sheet
 from polyfuse.visualize.polyhedra import sheet_of, titled
 from polyfuse.visualize.sources import Source, source_of
 from polyfuse.visualize.svg import EDGE, FAINT, INK, PAPER, ROOT, Picture, num
@@ -94,7 +94,9 @@ def schedule_order(
     if frame is not None and not 0 <= frame < max(len(moments), 1):
         hint = f"frames are 0 to {len(moments) - 1}"
         raise ArgumentError(f"there is no frame {frame}", code="PF917", hint=hint)
-    sheet, _ = sheet_of(source, title or titled("Order of execution", source), schedule, radius=DISC)
+    sheet, _ = sheet_of(
+        source, title or titled("Order of execution", source), schedule, radius=DISC, step=CELL / 2
+    )
     _draw_path(sheet, times)
     _draw_numbers(sheet, source, times, moments, frame)
     _draw_scale(sheet, len(moments), frame)
