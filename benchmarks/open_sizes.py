@@ -232,11 +232,11 @@ def measured(name: str, case: Case, shapes: list[tuple[int, int]], threads: int)
     times = []
     for b, t in shapes[:TIMED]:
         arrays = case.inputs(rng, b, t)
-        times.append(_in_turns([partial(x.call, *x.taken(arrays)) for x in both]))
+        times.append(in_turns([partial(x.call, *x.taken(arrays)) for x in both]))
     return {**found, "times": [t[0] for t in times], "beside": [t[-1] for t in times]}
 
 
-def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
     """Median seconds of each of some calls, which were made before, in turns of some calls each."""
     least = min(_turn(f, 1) and _turn(f, 3) for f in calls)
     count = max(1, round(LEAST_S / least))
@@ -292,7 +292,7 @@ def workload_table(found: Mapping[str, dict[str, Any] | None], threads: int) -> 
     mean = statistics.geometric_mean(r for r, *_ in rows)
     within = sum(r <= 1.15 for r, *_ in rows)
     lines = [
-        f"{len(rows)} workloads, {_counted(threads)}, medians of calls in turns; geometric mean {mean:.2f}, "
+        f"{len(rows)} workloads, {counted(threads)}, medians of calls in turns; geometric mean {mean:.2f}, "
         f"{within} within 1.15.",
         "",
         "| workload | fixed, us | open, us | open / fixed |",
@@ -302,7 +302,7 @@ def workload_table(found: Mapping[str, dict[str, Any] | None], threads: int) -> 
     return "\n".join(lines)
 
 
-def _counted(threads: int) -> str:
+def counted(threads: int) -> str:
     return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
@@ -379,7 +379,7 @@ def _as_contender(args: argparse.Namespace) -> dict[str, Any]:
 def table(found: Mapping[str, Mapping[str, dict[str, Any] | None]], args: argparse.Namespace) -> str:
     """A table in Markdown."""
     lines = [
-        f"{args.shapes} shapes of seed {args.seed}, {_counted(args.threads)}; `fixed`, and times of calls, "
+        f"{args.shapes} shapes of seed {args.seed}, {counted(args.threads)}; `fixed`, and times of calls, "
         f"at {MOST_FIXED} of them; `of fixed` is the median of ratios. `auto` and `fixed` are ours, for this "
         "in one process and in turns.",
         "",
