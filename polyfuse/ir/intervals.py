@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from polyfuse.ir.dtypes import BOOL, I8, I16, I32, U8, DType
 from polyfuse.ir.linear import Range, combined, interval
@@ -27,9 +28,10 @@ _LARGEST = 3e38
 _WHOLE: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
 
 
-def of_dims(dims: Sequence[IterDim]) -> dict[str, Range]:
-    """The values of a statement's variables, of those whose bounds are known."""
-    found: dict[str, Range] = {}
+def of_dims(dims: Sequence[IterDim], sizes: Mapping[str, Range] = MappingProxyType({})) -> dict[str, Range]:
+    """The values of a statement's variables, of those whose bounds are known, and those of open sizes
+    (`ir.linear.size_ranges`)."""
+    found = dict(sizes)
     for d in dims:
         low, high = interval(d.lower, found), interval(d.upper - 1, found)
         if low is not None and high is not None:

@@ -7,6 +7,8 @@ import pytest
 from equivalence import assert_equivalent, fixed_graph_of
 
 import polyfuse as pf
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import I32
 from polyfuse.ir.tensor_graph import TensorGraph, format_expr
 from polyfuse.layers.graph.cleanup.run import cleaned
@@ -160,3 +162,12 @@ def test_addresses_beyond_32_bits() -> None:
     i, j = np.array([32999, 0, 32999, 2**31 - 1] * 8, "i4"), np.array([65999, 0, -5, 70000] * 8, "i4")
     got = pf.compile(text, options=pf.Options(verify=True))(t, i, j)
     np.testing.assert_array_equal(got, [7, 1, 3, 7] * 8)
+
+
+@pytest.mark.parametrize(("most", "narrow"), [(4096, True), (TOP // 5000, True), (TOP, False)])
+def test_open_sizes_are_at_most_what_constraints_say(most: int, narrow: bool) -> None:
+    """`n * 5000` fits while N is at most as large as its region says."""
+    text = f"op f(x: f32[N]) -> (y: f32[N]) where N >= 1, N <= {most} {{ y[n] = x[n] * f32(n * 5000) }}"
+    made = cleaned(instantiate(parse_text(text), "f"), [], checked=False)
+    assert made.sizes == ("N",)
+    assert ("i32" in format_expr(made.statements[-1].expr)) is narrow

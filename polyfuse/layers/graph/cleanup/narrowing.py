@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import I32, I64, DType
 from polyfuse.ir.intervals import Interval, fits, joined, of_dims, of_dtype, of_expr
-from polyfuse.ir.linear import Range, interval
+from polyfuse.ir.linear import Range, interval, size_ranges
 from polyfuse.ir.ops import INDEX, NEGATED
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -99,9 +99,7 @@ _ARITHMETIC = (*INDEX, "neg", "abs")
 
 
 def narrow_integers(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
-    """The graph with such integers in 32 bits."""
-    if graph.sizes:
-        return graph
+    """The graph with such integers in 32 bits; what open sizes are at most is among its constraints."""
     known = _Known(graph)
     visited = [known.visited(s) for s in graph.statements]
     statements = tuple(known.stored(s) for s in visited)
@@ -127,14 +125,16 @@ class _Known:
     made: dict[str, list[Interval]] = field(default_factory=dict)
     narrow: set[str] = field(default_factory=set)
     wide: set[str] = field(init=False)
+    sizes: dict[str, Range] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.sizes = size_ranges(self.graph)
         written_by = [i for s in self.graph.statements for i in s.write if isinstance(i, EXPR_TYPES)]
         self.wide = {r.tensor for i in written_by for r in reads(i)}
 
     def visited(self, s: Statement) -> Statement:
         """A statement with narrow integers; what it writes has its dtype still."""
-        dims = of_dims(s.dims)
+        dims = of_dims(s.dims, self.sizes)
         target = self.graph.tensor(s.target)
         expr, values = self.expr(s.expr, dims)
         values = _written(s, values, dims, target.dtype)
@@ -162,7 +162,7 @@ class _Known:
         """A statement that writes its tensor's new dtype."""
         if s.target not in self.narrow:
             return s
-        return replace(s, expr=_narrowed(s.expr, of_dims(s.dims)) or Cast(s.expr, I32, s.expr.span))
+        return replace(s, expr=_narrowed(s.expr, of_dims(s.dims, self.sizes)) or Cast(s.expr, I32, s.expr.span))
 
     def expr(self, e: Expr, dims: Mapping[str, Range]) -> tuple[Expr, Interval]:
         """An expression of the same dtype, and its values."""
