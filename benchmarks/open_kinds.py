@@ -1,11 +1,11 @@
 """Random programs at random shapes, open kernels beside fixed ones:
 `python -m benchmarks.open_kinds [--seed S] [--only KIND ...] [--write]`.
 
-Of each kind of the tests' random programs (`tests/kinds`) the first one is taken whose sizes may be open.  Two
-of its sizes are drawn on a logarithmic scale, the others are as the program has them.  Calls with `sizes="auto"`
-and `sizes="fixed"` are measured in turns in one process, as those of `benchmarks.open_sizes`; what counts is
-the median of their ratios.  With `--json` the results of earlier runs in the file are kept, so that kinds may
-be measured one after the other.
+Of each kind of the tests' random programs (`tests/kinds`) the first one is taken whose sizes may be open.
+Two of its sizes are drawn on a logarithmic scale, the others are as the program has them.  Calls with
+`sizes="auto"` and `sizes="fixed"` are measured in turns in one process, as those of `benchmarks.open_sizes`;
+what counts is the median of their ratios.  With `--json` the results of earlier runs in the file are kept, so
+that kinds may be measured one after the other.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def table(found: Mapping[str, Mapping[str, Any]], seed: int, threads: int) -> st
     mean = statistics.geometric_mean(medians.values())
     every = statistics.median(r for some in ratios.values() for r in some)
     lines = [
-        f"{len(found)} random programs of seed {seed}, one of each kind, {TIMED} shapes each, {counted(threads)}; "
-        f"geometric mean of the medians {mean:.2f}, median of all shapes {every:.2f}.",
+        f"{len(found)} random programs of seed {seed}, one of each kind, {TIMED} shapes each, "
+        f"{counted(threads)}; geometric mean of the medians {mean:.2f}, median of all shapes {every:.2f}.",
         "",
         "| kind | compilations | fixed, us | open, us | of fixed |",
         "|---|---|---|---|---|",

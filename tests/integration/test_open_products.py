@@ -95,3 +95,33 @@ def test_random_shapes_cost_four_compilations_at_most() -> None:
         a, b = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
         np.testing.assert_allclose(f(a, b), a @ b, rtol=0, atol=1e-3)
     assert len(f.variants) <= 4
+
+
+CONVOLUTION = """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K]) -> (y: f32[N, K, H, W]) {
+  z[n, c, h, v] = x[n, c, h-1, v-1] if 1 <= h < H+1 and 1 <= v < W+1 else
+      0.0 for h in 0..H+2, v in 0..W+2
+  y[n, k, p, q] = max(sum[c, r, s](z[n, c, p + r, q + s] * w[k, c, r, s]) + b[k], 0.0)
+}"""
+
+
+@pytest.mark.machine("zen3")
+def test_an_open_number_of_images_is_rows_of_one_matrix() -> None:
+    """The number of images is the outermost of the dims that are one: nothing is divided by it."""
+    known = {"C": 16, "H": 7, "W": 6, "K": 32}
+    f = pf.compile(CONVOLUTION, sizes={"N": pf.open, **known}, options=pf.Options(threads=2))
+    graph = pf.parse(CONVOLUTION).op("f").graph({})
+    for n in (3, 1, 2, 13, 0, 64):
+        check_call(f, graph, {"N": n, **known}, seed=n)
+    first, *_ = (v for v in f.variants if v.open)
+    (rows,) = (d for d in first.built.decisions if d.kind == "collapse rows")
+    assert rows.taken and "n, p, q as one dim" in rows.reason
+    assert any(str(t.shape[0]) in ("N*42", "42*N") for t in first.built.kernels.graph.tensors if t.shape)
+
+
+@pytest.mark.machine("zen3")
+def test_images_of_open_sizes_stay_apart() -> None:
+    f = pf.compile(CONVOLUTION, sizes={"C": 16, "K": 32, "N": pf.open, "W": pf.open}, threads=2)
+    graph = pf.parse(CONVOLUTION).op("f").graph({})
+    for n, w in ((3, 6), (1, 1), (2, 17)):
+        check_call(f, graph, {"N": n, "C": 16, "H": 7, "W": w, "K": 32}, seed=n)
+    assert not any(d.kind == "collapse rows" for v in f.variants for d in v.built.decisions if v.open)

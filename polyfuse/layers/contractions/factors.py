@@ -96,8 +96,9 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
-USUAL_SIZE, USUAL_WINDOW = 200, 8
-"""What tiles are chosen for where a size is open, and where that of a window is."""
+USUAL_SIZE, USUAL_WINDOW, USUAL_IMAGES, LEAST_IMAGE = 200, 8, 2, 16
+"""What tiles are chosen for where a size is open, where that of a window is, and where a length is so many
+times a size, at least: rows of few images are shared out as well."""
 LONGEST = 2**40
 """What is taken for a length without a bound."""
 
@@ -124,12 +125,15 @@ def usual_extents(graph: TensorGraph, s: Statement) -> dict[str, int]:
 
 def usual_sizes(graph: TensorGraph) -> dict[str, int]:
     """What tiles are chosen for where sizes are open: values that bounds allow, and no round ones, at which
-    rows of a matrix would share sets of a cache; windows, which extents are shorter by, are short."""
+    rows of a matrix would share sets of a cache; windows, which extents are shorter by, are short, and of
+    whole images that make the rows of a matrix there are few."""
     ranges = size_ranges(graph)
     lengths = [linear(e) for t in graph.tensors for e in t.shape]
     found = {}
     for n in graph.sizes:
-        usual = USUAL_WINDOW if any(x.factor(ISize(n)) < 0 for x in lengths) else USUAL_SIZE
+        factors = [x.factor(ISize(n)) for x in lengths]
+        many = max(factors, default=1) >= LEAST_IMAGE
+        usual = USUAL_WINDOW if min(factors, default=0) < 0 else USUAL_IMAGES if many else USUAL_SIZE
         low, high = ranges.get(of_size(n), (0, usual))
         found[n] = max(low, min(usual, high))
     return found

@@ -162,7 +162,9 @@ class _Known:
         """A statement that writes its tensor's new dtype."""
         if s.target not in self.narrow:
             return s
-        return replace(s, expr=_narrowed(s.expr, of_dims(s.dims, self.sizes)) or Cast(s.expr, I32, s.expr.span))
+        return replace(
+            s, expr=_narrowed(s.expr, of_dims(s.dims, self.sizes)) or Cast(s.expr, I32, s.expr.span)
+        )
 
     def expr(self, e: Expr, dims: Mapping[str, Range]) -> tuple[Expr, Interval]:
         """An expression of the same dtype, and its values."""

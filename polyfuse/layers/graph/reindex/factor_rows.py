@@ -20,40 +20,41 @@ from polyfuse.cost.cpu_device import CpuDevice, lanes_of, table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import factors_of
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
-from polyfuse.ir.linear import simplify
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, substitute
+from polyfuse.ir.linear import interval, of_size, simplify, size_ranges
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph, depends_on, map_expr
 from polyfuse.layers.contractions import cpu_tiles
 from polyfuse.layers.contractions.contraction import contraction_of
-from polyfuse.layers.contractions.factors import Contraction, extents_of, measures, plain
+from polyfuse.layers.contractions.factors import Contraction, measures, plain
 from polyfuse.layers.contractions.loop_roles import moving_cycles
 from polyfuse.layers.contractions.tile_shapes import TURN_CYCLES
 from polyfuse.layers.contractions.times import moved_s, tiles_s
 from polyfuse.layers.graph.names import depending, fresh_name
 from polyfuse.layers.graph.reindex.collapse import collapse
+from polyfuse.poly.model.domains import specialize
 
 # The part of the time without that tiles of joined rows may take, how often elements of the result are moved
 # then (stored, read again, stored), and cycles to find the elements of a row of a tile by digits.
 LEAD, MOVES, DIGIT_CYCLES = 0.95, 3, 5
+# What times are compared at where sizes are open.
+OPEN_BATCHES = (1, 8, 64)
 
 
 def collapse_factor_rows(
     graph: TensorGraph, decisions: list[Decision], threads: int, core: Core | None
 ) -> TensorGraph:
-    """The graph with dims joined in contractions whose tiles are faster so; while sizes are open it stays: an
-    index that is divided by one is not affine."""
-    if graph.sizes:
-        return graph
+    """The graph with dims joined in contractions whose tiles are faster so, where sizes are open on the mean
+    of some numbers of them."""
     machine = table_cpu(threads, core)
     for s in graph.statements:
         if _tiled(graph, s, machine) is None or s.name in depending(graph, s):
             continue
         alone = collapse(replace(graph, statements=(s,)), [])
-        p = _tiled(alone, alone.statements[0], machine)
-        if p is None:
+        if _tiled(alone, alone.statements[0], machine) is None:
             continue
-        before = _tiles_s(alone, alone.statements[0], p, machine)
-        found = [(_joined_s(x, machine), x) for x in _ways(graph, s, alone.statements[0])]
+        before = sum(_alone_s(a, machine) for a in _at_sizes(alone))
+        ways = _ways(graph, s, alone.statements[0])
+        found = [(sum(_joined_s(at, machine) for at in x.at_sizes()), x) for x in ways]
         after, best = min(found, key=lambda x: x[0], default=(before, None))
         if best is not None and after < LEAD * before:
             graph, dims = best.graph, ", ".join(d.name for d in best.dims)
@@ -74,6 +75,24 @@ class _Joined:
     put: Statement
     row: str
     dims: tuple[IterDim, ...]
+
+    def at_sizes(self) -> Iterator[_Joined]:
+        """The same at some numbers of what is open."""
+        alone = replace(self.graph, statements=(self.summed, self.put))
+        for graph in _at_sizes(alone):
+            summed, put = graph.statements
+            yield replace(self, graph=graph, summed=summed, put=put)
+
+
+def _at_sizes(graph: TensorGraph) -> Iterator[TensorGraph]:
+    """A graph with some numbers for its open sizes: batches of images, few and many."""
+    if not graph.sizes:
+        yield graph
+        return
+    for number in OPEN_BATCHES:
+        ranges = size_ranges(graph)
+        low_high = {n: ranges.get(of_size(n), (0, number)) for n in graph.sizes}
+        yield specialize(graph, {n: max(low, min(number, high)) for n, (low, high) in low_high.items()})
 
 
 def _tiled(graph: TensorGraph, s: Statement, machine: CpuDevice) -> Contraction | None:
@@ -98,6 +117,13 @@ def _joined_s(x: _Joined, machine: CpuDevice) -> float:
     return seconds + MOVES * moved_s(machine, sums * size) + machine.step_s
 
 
+def _alone_s(graph: TensorGraph, machine: CpuDevice) -> float:
+    """Seconds of the only statement of a graph; inf where it has no tiles."""
+    (s,) = graph.statements
+    p = _tiled(graph, s, machine)
+    return float("inf") if p is None else _tiles_s(graph, s, p, machine)
+
+
 def _tiles_s(graph: TensorGraph, s: Statement, p: Contraction, machine: CpuDevice) -> float:
     """Seconds of tiles and of what brings factors and results into their order."""
     cycles = moving_cycles(graph, s, p, measures(graph, s, p), machine.core)
@@ -108,7 +134,9 @@ def _ways(graph: TensorGraph, s: Statement, collapsed: Statement) -> Iterator[_J
     """The graph with the dims joined that one factor alone depends on, unless they collapse to one."""
     for k, factor in enumerate(factors_of(s.expr) or ()):
         dims = _own_dims(s, k)
-        if len(_own_dims(collapsed, k)) > 1 and plain(factor) and all(d.lower == IConst(0) for d in dims):
+        # An index that is divided by an open size is not affine.
+        known = all(d.lower == IConst(0) for d in dims) and not any(sizes(d.upper) for d in dims[1:])
+        if len(_own_dims(collapsed, k)) > 1 and plain(factor) and known:
             yield _joined(graph, s, dims)
 
 
@@ -121,18 +149,21 @@ def _own_dims(s: Statement, k: int) -> tuple[IterDim, ...]:
 
 
 def _joined(graph: TensorGraph, s: Statement, dims: tuple[IterDim, ...]) -> _Joined:
-    extents, row = extents_of(s), fresh_name(graph, f"{s.name}__row")
+    row = fresh_name(graph, f"{s.name}__row")
     number: IndexExpr = IConst(0)
     for d in dims:
-        number = number * extents[d.name] + IVar(d.name)
+        number = number * d.upper + IVar(d.name)
     digits: dict[str, IndexExpr] = {}
-    rows = 1
+    rows: IndexExpr = IConst(1)
     for d in reversed(dims):
-        digits[d.name] = IVar(row) // rows % extents[d.name]
-        rows *= extents[d.name]
-    expr = map_expr(s.expr, lambda e: e, lambda i: simplify(substitute(i, digits), {row: (0, rows - 1)}))
+        digit = binary("//", IVar(row), rows)
+        digits[d.name] = digit if d is dims[0] else binary("%", digit, d.upper)
+        rows = binary("*", rows, d.upper)
+    most = interval(rows, size_ranges(graph))
+    ranges = {} if most is None else {row: (0, most[1] - 1)}
+    expr = map_expr(s.expr, lambda e: e, lambda i: simplify(substitute(i, digits), ranges))
     kept = tuple(d for d in s.dims if d not in dims and not d.reduce)
-    free = (*kept[:-1], IterDim(row, IConst(0), IConst(rows)), *kept[-1:])
+    free = (*kept[:-1], IterDim(row, IConst(0), rows), *kept[-1:])
     place = tuple(IVar(d.name) for d in free)
     name = fresh_name(graph, f"{s.target}__rows")
     tensor = Tensor(name, s.expr.dtype, tuple(d.upper for d in free), Role.TEMP, s.span)
