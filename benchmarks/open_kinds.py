@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import polyfuse as pf
-from benchmarks.open_sizes import PAGE, TIMED, counted, in_turns
+from benchmarks.open_sizes import PAGE, TIMED, counted, in_turns, kept
 from benchmarks.pages import write_measured
 from polyfuse.diagnostics import ArgumentError, DslError
 from polyfuse.driver.open_sizes import NotOpen, affine, region
@@ -123,9 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore", pf.PolyfuseWarning)
-    found: dict[str, Any] = {}
-    if args.json and args.json.exists():
-        found = json.loads(args.json.read_text())
+    found = kept(args.json)
     for kind in args.only if args.only is not None else KINDS:
         found[kind] = measured(kind, args.seed, args.threads)
         if args.json:

@@ -1,5 +1,6 @@
 """Calls at many shapes: `python -m benchmarks.open_sizes [--shapes N] [--seed S] [--only NAME] [--write]`.
 `--workloads` compares kernels of the public workloads that have all sizes open with those that know them.
+With `--json` what was measured before is kept in a file, so that `--only` may name some at a time.
 
 Each operator is called once at each of N random shapes (B, T), in a process of its own for each contender:
 ours with `sizes="auto"` and with sizes that are fixed, `torch.compile(dynamic=True)` and `jax.jit`, where
@@ -343,29 +344,32 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="*", choices=[*CASES, *workload_cases()], metavar="NAME")
     parser.add_argument("--workloads", action="store_true", help="the public workloads, open beside fixed")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="results of earlier runs in it are kept")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     parser.add_argument("--contender", choices=[*CONTENDERS, OPEN], help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.contender:
         print(json.dumps(_as_contender(args)))
         return 0
-    found: dict[str, Any]
-    if args.workloads:
-        found = {
-            n: _alone(["--contender", OPEN, "--only", n, *_settings(args)])
-            for n in args.only or workload_cases()
-        }
-        text = workload_table(found, args.threads)
-    else:
-        found = {case: {n: in_process(n, case, args) for n in CONTENDERS} for case in args.only or CASES}
-        text = table(found, args)
+    found = kept(args.json)
+    asked = args.only if args.only is not None else workload_cases() if args.workloads else CASES
+    for n in asked:
+        if args.workloads:
+            found[n] = _alone(["--contender", OPEN, "--only", n, *_settings(args)])
+        else:
+            found[n] = {c: in_process(c, n, args) for c in CONTENDERS}
+        if args.json:
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
+    text = workload_table(found, args.threads) if args.workloads else table(found, args)
     print(text)
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.write:
         write_measured(PAGE, text, "workloads" if args.workloads else "")
     return 0
+
+
+def kept(file: Path | None) -> dict[str, Any]:
+    """What earlier runs have found."""
+    return json.loads(file.read_text()) if file and file.exists() else {}
 
 
 def _as_contender(args: argparse.Namespace) -> dict[str, Any]:
