@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import I32, I64, DType
+from polyfuse.ir.index_expr import variables
 from polyfuse.ir.intervals import Interval, fits, joined, of_dims, of_dtype, of_expr
 from polyfuse.ir.linear import Range, interval, size_ranges
 from polyfuse.ir.ops import INDEX, NEGATED
@@ -225,8 +226,9 @@ def _written(s: Statement, values: Interval, dims: Mapping[str, Range], dtype: D
 def _in_32_bits(e: Expr, values: Interval, dims: Mapping[str, Range]) -> Expr:
     """An expression whose parts are done, computed in 32 bits where that gives the same."""
     match e:
-        case IndexValue(_, dtype) if dtype.is_float and fits(values, I32) and values[0] < values[1]:
-            return Cast(replace(e, dtype=I32), dtype, e.span)
+        case IndexValue(index, dtype) if dtype.is_float and variables(index):
+            varies = fits(values, I32) and values[0] < values[1]
+            return Cast(replace(e, dtype=I32), dtype, e.span) if varies else e
         case Cast(arg, dtype) if dtype is I64 and arg.dtype.is_float and fits(values, I32):
             return Cast(replace(e, dtype=I32), I64, e.span)
         case Cast(arg, dtype) if dtype is not I64 and not isinstance(arg, IndexValue):
