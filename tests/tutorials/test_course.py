@@ -158,3 +158,16 @@ def test_what_no_schedule_can_do() -> None:
     left = functools.reduce(joined, steps)
     assert left == joined(joined(*steps[:2]), joined(*steps[2:]))
     assert left[1] == functools.reduce(lambda y, step: step[0] * y + step[1], steps, 0.0)
+
+
+def test_packing() -> None:
+    texts = (
+        "op f(x: f32[N]) -> (a: f32[N], b: f32[N]) {\n a[i] = x[i] + 1.0\n b[i] = x[i] * 2.0\n}",
+        "op f(x: f32[N]) -> (a: f32[N], b: f32[N]) {\n a[i] = x[i] + 1.0\n b[i] = a[i] * 2.0\n}",
+        "op f(inout p: f32[N], g: f32[N]) -> (n: f32) {\n"
+        " n = sum[i](old(p[i]) ** 2)\n p[i] = old(p[i]) - g[i]\n}",
+    )
+    unfused = [pf.parse(t).op().specialize(N=1000).schedule() for t in texts]
+    apart = [s.lower(target="cuda") for s in unfused]
+    assert [k.apply(pf.Packing()).launches for k in apart] == [1, 2, 2]
+    assert [s.apply(pf.LoopFusion()).lower(target="cuda").launches for s in unfused[:2]] == [1, 1]
