@@ -69,8 +69,8 @@ before, after = apart.estimate("H100").seconds, packed.estimate("H100").seconds
 assert before > 2.5 * after
 
 # %%
-# With 512 times as many rows, and longer ones, each kernel fills the GPU by itself. To run two at once then only makes them
-# share caches, and the model refuses where that costs more than a launch:
+# With 512 times as many rows, and longer ones, each kernel fills the GPU by itself. To run two at once then
+# only makes them share caches, and the model refuses where that costs more than a launch:
 
 large = kernels_at(N=65536, M=1024, K=65536).apply(pf.Packing())
 print("\n".join(line for line in large.explain().splitlines() if " pack " in line))
