@@ -423,6 +423,11 @@ class Schedule(Scheduled):
         made = super().with_tree(tree, check=check)
         return Schedule(made.specialized, made.ir, before=self, step="with_tree(...)")
 
+    def _with_graph(self, graph: TensorGraph, *why: Decision) -> Schedule:
+        made = super()._with_graph(graph, *why)
+        step = ", ".join(f"{d.kind} {d.subject}" for d in why) or "a rewrite that changed nothing"
+        return Schedule(made.specialized, made.ir, before=self, step=step)
+
     # --- what follows ------------------------------------------------------------------------------------
 
     def compile(

@@ -293,6 +293,9 @@ def test_it_begins_with_what_it_is_given() -> None:
     assert automatic.tree == layer_one.tree and len(automatic.history) == 1
     assert automatic.undo() == SOFTMAX
     assert SOFTMAX.with_tree(ONE_NEST.tree).history == ("with_tree(...)",)
+    assert SOFTMAX.inline("e").undo() == SOFTMAX
+    told = ONE_NEST.contract("e").lower(target="cpu").explain()
+    assert "+ kept e: k0 keeps 8 elements where 8 suffice" in told
     assert [s.name for s in SOFTMAX.statements] == ["m", "e", "s", "y"]
     assert "S_m" in str(SOFTMAX.isl_schedule)
     with pytest.raises(pf.ScheduleError, match="PF513"):
