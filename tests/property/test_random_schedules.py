@@ -163,6 +163,8 @@ class Oracle:
         self.counts["taken"] += 1
         found = Enumeration(after.graph, {})
         assert found.complete(after.tree) and found.ordered(after.tree), after.history
+        temporaries = {t.name for t in after.graph.tensors if t.role is Role.TEMP}
+        assert all(cell in found.writes for cell in found.reads if cell[0] in temporaries), after.history
         if not after.kept:
             for m in loops(after.tree):
                 assert m.coincident == found.parallel(after.tree, m), (after.history, m.name)

@@ -47,7 +47,7 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
-from polyfuse.poly.model.storage import Box, box
+from polyfuse.poly.model.storage import Box, all_written, box
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,19 @@ def whole_definition(graph: TensorGraph, tensor: str) -> Statement | Refused:
     return s
 
 
-def copy_of(graph: TensorGraph, tensor: str) -> Statement:
-    """A statement that copies a tensor."""
-    source = graph.tensor(tensor)
+def copy_of(graph: TensorGraph, tensor: str) -> Statement | Refused:
+    """A statement that copies a tensor: those elements that are written, if it is no argument. The local
+    tensor of a loop has others, where tiles end."""
+    source, writers = graph.tensor(tensor), graph.writers(tensor)
     dims = tuple(IterDim(f"d{k}", IConst(0), e) for k, e in enumerate(source.shape))
+    if writers:
+        own = tuple(d for d in writers[0].dims if not d.reduce)
+        if len(writers) == 1 and writers[0].write == tuple(IVar(d.name) for d in own):
+            dims = own
+        else:
+            with isl_lock:
+                if not all_written(build_model(graph), tensor):
+                    return Refused("some of its elements are never written")
     value: Expr = Read(tensor, tuple(IVar(d.name) for d in dims), source.dtype)
     if source.dtype.compute is not source.dtype:  # what is stored in 16 bits comes from a cast
         value = Cast(Cast(value, source.dtype.compute), source.dtype)

@@ -18,7 +18,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, variables
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, statement_reads
 from polyfuse.poly.model.domains import Access, PolyModel
-from polyfuse.poly.model.isl_bridge import from_aff, params_prefix
+from polyfuse.poly.model.isl_bridge import from_aff, index_text, params_prefix, tensor_id
 from polyfuse.poly.scheduling.tree_convert import member_text
 
 
@@ -182,6 +182,17 @@ def _side(found: isl.Map, k: int, names: tuple[str, ...]) -> tuple[IndexExpr, In
 
 def _values(e: isl.PwAff) -> isl.Set:
     return isl.Map.from_pw_aff(e).range()
+
+
+def all_written(model: PolyModel, tensor: str) -> bool:
+    """Is every element of a tensor written?"""
+    shape = model.graph.tensor(tensor).shape
+    dims = [f"x{k}" for k in range(len(shape))]
+    inside = " and ".join(f"0 <= {d} < {index_text(e)}" for d, e in zip(dims, shape, strict=True)) or "true"
+    text = f"{params_prefix(model.params)}{{ {tensor_id(tensor)}[{', '.join(dims)}] : {inside} }}"
+    every = isl.UnionSet.read_from_str(model.context, text).intersect_params(model.assumptions)
+    written = model.union_map(model.writes[s.name].relation for s in model.graph.writers(tensor)).range()
+    return every.subtract(written).is_empty()
 
 
 # --- folding ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brute_force import Enumeration
 
 import polyfuse as pf
 from polyfuse.ir.kernel import Scope
@@ -331,6 +332,18 @@ def test_parallel_loops_of_a_hand_made_tree_are_vector_lanes_and_threads() -> No
     on_gpu = tiled.lower(target="cuda")
     assert all(k.threads[0] > 1 for k in on_gpu.kernels)
     assert ONE_NEST.lower(target="cuda").launches == 1  # one nest is one kernel
+
+
+def test_a_copy_reads_no_element_that_nothing_writes() -> None:
+    """The last tile is not full: its local tensor has elements that nothing writes."""
+    tiled = schedule("rows", N=7, M=4).split("y.i", 4).cache("z", at="y.i_tile")
+    again = tiled.cache("z__cache", at="y.i")
+    found = Enumeration(again.graph, {})
+    assert ("z__cache", (1, 3, 0)) not in found.writes
+    assert all(cell in found.writes for cell in found.reads if cell[0] != "z")
+    later = schedule("rows", N=7, M=4).split("y.i", 4).shift("y", "i_tile", 1).cache("z", at="y.i_tile")
+    with pytest.raises(pf.ScheduleError, match="never written"):
+        later.cache("z__cache", at="y.i")
 
 
 def test_threads_share_the_loops_inside_of_a_tile() -> None:
