@@ -78,7 +78,7 @@ def test_words_are_looked_for_where_users_read() -> None:
 
 def test_terms_of_readers_lead_to_where_they_are_explained() -> None:
     """By the link behind the arrow, to another page; of terms of code most do."""
-    sections = dict(re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
     without = {
         name: [term for _, term, rest in ENTRY.findall(text) if not re.search(r" →\s+\[[^]]+\]\([^#)]", rest)]
         for name, text in sections.items()
