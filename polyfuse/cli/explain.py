@@ -48,9 +48,7 @@ def explain(
 
       polyfuse explain stdlib:softmax --partition search
 
-      polyfuse explain stdlib:softmax --tune measure
-
-      polyfuse explain stdlib:softmax --cost learned
+      polyfuse explain stdlib:softmax --tune measure --cost learned
     """
     if pages.CODE.fullmatch(file):
         if first is not None:

@@ -43,15 +43,12 @@ def run(
     denormals: Annotated[
         str, typer.Option(metavar="MODE", help="flush: f32 denormals may become zero; keep: they stay.")
     ] = "flush",
-    no_check: Annotated[
-        bool, typer.Option("--no-check", metavar="", help="Do not compare with the reference.")
-    ] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", metavar="", help="Skip the comparison.")] = False,
 ) -> None:
     """Run an operator on seeded inputs, check it, and show where the time goes.
 
     Results are compared with a float64 reference; one of which 1 % or more is NaN or undecided was not
     checked, and the exit code is 1. Inputs are drawn so that results are numbers, if trying finds how.
-
     Bytes count each buffer of a kernel once; the share is of the bandwidth that this machine reaches on as
     many bytes, or of a GPU's memory (above 100 % where a kernel finds in a cache what the one before left).
     The emulator runs CUDA kernels on the CPU, and what it finds (races, accesses out of bounds) is an error.
