@@ -271,9 +271,7 @@ def check(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch, target: str) ->
         return Counter()
     s, inputs = start
     rng, oracle = random.Random(seed), Oracle(monkeypatch)
-    for tensor in (
-        s.graph.tensors if seed % 3 == 1 else ()
-    ):  # storage to go wrong with
+    for tensor in s.graph.tensors if seed % 3 == 1 else ():  # storage to go wrong with
         s = oracle.take(s, lambda t, name=tensor.name: t.contract(name))  # type: ignore[misc]
     for _ in range(STEPS):
         s = oracle.take(s, random_step(rng, s))
