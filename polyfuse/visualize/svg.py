@@ -11,11 +11,11 @@ named; each has a value for light surroundings and one for dark ones.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
 from polyfuse.diagnostics import ArgumentError
@@ -26,7 +26,6 @@ MARGIN = 24
 CHAR = 7.5  # width of one monospaced character at 12 px, rounded up
 SMALL = 6.5  # width of a digit at 10 px, rounded up
 BETWEEN = 12  # pixels between two pictures
-_SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 ROOT = "@root@"  # the class of a picture, before it is known
 
 # Name -> colour on light paper and on dark paper.
@@ -95,8 +94,8 @@ class Picture:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height in pixels."""
-        width, height = _SIZE.findall(self.svg)[0]
-        return float(width), float(height)
+        root = ElementTree.fromstring(self.svg)
+        return float(root.attrib["width"]), float(root.attrib["height"])
 
     def __or__(self, other: Picture) -> Picture:
         if not isinstance(other, Picture):
