@@ -23,6 +23,7 @@ The figures are those of kernels for one GPU, an H200: launches, and bytes that 
 def library() -> tuple[dict[str, str], dict[str, str]]:
     """Pages of the library, one a file, and pictures (SVG), by their names on the site."""
     import build_stdlib_reference as source
+    from latex import formula
 
     from polyfuse.frontend_dsl.syntax.parse import parse_text
     from polyfuse.library import read, source_files
@@ -36,7 +37,10 @@ def library() -> tuple[dict[str, str], dict[str, str]]:
         parts = [f"# {name}", source._heading(program)]
         for op in program.ops:
             what, origin = source.comment_of(program, op)
-            parts += [f"## {op.name}", f"{what}.", f"*Source: {origin}.*", _text(op.span.text)]
+            parts += [f"## {op.name}", f"{what}."]
+            if equations := formula(op):
+                parts.append(f"$$\n{equations}\n$$")
+            parts += [f"*Source: {origin}.*", _text(op.span.text)]
             parts += what_becomes_of(op.name, pictures)
         for f in program.functions:
             what, origin = source.comment_of(program, f)
