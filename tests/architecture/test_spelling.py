@@ -61,7 +61,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.tuning.candidates": (1, "a fact: what a choice of the tuner changes"),
     "polyfuse.visualize.launches": (1, SHOWN),
     "polyfuse.visualize.schedule": (4, SHOWN),
-    "polyfuse.visualize.svg": (2, SHOWN),
+    "polyfuse.visualize.svg": (1, SHOWN),
 }
 
 
