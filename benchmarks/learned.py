@@ -36,6 +36,7 @@ from polyfuse.learn.evaluate import (
     held_out_programs,
     held_out_sizes,
     importance,
+    narrow,
     predicted,
     repeated,
     ridge,
@@ -211,8 +212,11 @@ def wins(figures: Mapping[str, Any], projected: Mapping[str, Any]) -> bool:
 
 
 def data(files: Sequence[Path]) -> Samples:
-    """The samples of some files, or of all that there are."""
-    return merge([load(f) for f in files or sorted(DATA.glob("cpu_*.xz"))])
+    """The samples of some files, or of all that there are. Code for another core is other programs."""
+    found = [(f, load(f)) for f in files or sorted(DATA.glob("cpu_*.xz"))]
+    return merge(
+        [replace(x, programs=[*map(narrow, x.programs)]) if "_avx2" in f.stem else x for f, x in found]
+    )
 
 
 def train(given: argparse.Namespace) -> None:

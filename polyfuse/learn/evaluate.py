@@ -61,12 +61,10 @@ def held_out_kernels(samples: Samples, seed: int = HELD_OUT_SEED, part: float = 
 
 
 def held_out_code_path(samples: Samples) -> Split | None:
-    """The samples with the narrower vectors train, the others test; None where all have the same."""
-    widths = _vector_bytes(samples)
-    if len(set(widths.tolist())) < 2:
-        return None
-    narrow = widths == widths.min()
-    return Split("code path", np.flatnonzero(narrow), np.flatnonzero(~narrow))
+    """The samples with the usual vectors train, those with others test; None where all have the same."""
+    known, place, counts = np.unique(_vector_bytes(samples), return_inverse=True, return_counts=True)
+    usual = place == counts.argmax()
+    return Split("code path", np.flatnonzero(usual), np.flatnonzero(~usual)) if len(known) > 1 else None
 
 
 def _drawn(name: str, keys: Array, seed: int, part: float) -> Split:
@@ -99,9 +97,18 @@ def operators(samples: Samples) -> Array:
     return np.array([numbers[top(name)] for name in names])
 
 
+NARROW = " (AVX2)"
+
+
+def narrow(program: str) -> str:
+    """What a program is called whose code is for narrower vectors than the machine has."""
+    return f"{program}{NARROW}"
+
+
 def stem(program: str) -> str:
     """A program's name without its sizes and types: ``half/softmax_4096 T=8 f16`` is a ``softmax``. Random
     programs and those with names in words keep them."""
+    program = program.removesuffix(NARROW)
     kind, _, name = program.partition("/")
     if kind in ("operator", "random", "example"):
         return program

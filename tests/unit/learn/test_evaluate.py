@@ -65,6 +65,8 @@ def test_programs_of_the_same_nodes_are_one_operator() -> None:
         ("workload/bias_gelu_4096", "bias_gelu"),
         ("model/dien part 1", "dien"),
         ("random/12", "random/12"),
+        ("random/12 (AVX2)", "random/12"),
+        ("half/softmax T=1024 H=64 f16 (AVX2)", "softmax"),
         ("operator/means of rows", "operator/means of rows"),
     ],
 )
