@@ -280,7 +280,8 @@ def page(given: argparse.Namespace) -> None:
         "programs": len(samples.programs),
         "graphs": len(samples.graphs),
     }
-    found = {**known, "samples": len(samples), "about": about, "shipped": shipped}
+    won = wins(shipped["figures"], shipped["baselines"]["programs"]["projected model"])
+    found = {**known, "samples": len(samples), "about": about, "wins": won, "shipped": shipped}
     write_json(FOUND, found)
     write(found)
 

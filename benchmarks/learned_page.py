@@ -119,6 +119,25 @@ def importance_text(found: Found) -> str:
     )
 
 
+def verdict(found: Found) -> str:
+    """Which model is asked unless told otherwise."""
+    mine, other = found["shipped"]["figures"], found["shipped"]["baselines"]["programs"]["projected model"]
+    told = "; ".join(
+        f"{name} {form(mine['variants'])} against {form(other['variants'])}"
+        for name, form in (
+            ("MAPE", lambda f: f"{f['mape']:.0%}"),
+            ("pairs in order", lambda f: f"{f['right']} of {f['pairs']}"),
+            ("the first choice loses", lambda f: f"{f['first']:.1%}"),
+            ("the best of five", lambda f: f"{f['five']:.1%}"),
+        )
+    )
+    if found["wins"]:
+        first = "The learned model wins over the projected one among variants of held-out programs"
+        return f'{first} ({told}), so `cost="auto"` asks it which variants to measure, for one thread.'
+    first = "The learned model does not win over the projected one among variants of held-out programs"
+    return f'{first} ({told}), so the projected one stays what `cost="auto"` asks.'
+
+
 def switching_text(found: Found) -> str:
     """What a choice without a measurement brings, by how sure it has to be."""
     head = "| faster by | another choice | mean gain | slower by over 3 % | least gain |"
@@ -259,6 +278,7 @@ def write(found: Found) -> None:
     text = PAGE.read_text(encoding="utf-8")
     made = {
         "data": data_text,
+        "verdict": verdict,
         "held out": held_out,
         "splits": splits,
         "ablations": ablations,

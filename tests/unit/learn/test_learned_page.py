@@ -23,7 +23,7 @@ def found() -> dict[str, Any]:
     for e in (learned.Experiment(learned.USUAL, part=p, seed=s) for p in (0.5, 1.0) for s in (0, 1)):
         made[e.name] = {"kind": e.kind, "split": e.split, "part": e.part, "test": shipped["figures"]}
     about = dict.fromkeys(("date", "threads", "made", "timed", "noisy", "failed", "programs", "graphs"), 1)
-    return {"samples": len(samples), "about": about, "shipped": shipped, "experiments": made}
+    return {"samples": len(samples), "about": about, "wins": True, "shipped": shipped, "experiments": made}
 
 
 def test_experiments_are_told_apart() -> None:
@@ -54,6 +54,11 @@ def test_tables_have_a_row_for_each(found: dict[str, Any]) -> None:
     assert learned_page.ablations(found).count("(4 seeds)") == 0
     assert f"{learned.USUAL} (2 seeds)" in learned_page.ablations(found)
     assert [part for part, _ in learned_page.curve(found)] == [0.5, 1.0]
+
+
+def test_the_page_says_who_wins(found: dict[str, Any]) -> None:
+    assert learned_page.verdict(found).startswith("The learned model wins")
+    assert "the projected one stays" in learned_page.verdict({**found, "wins": False})
 
 
 def test_plots_are_pictures(found: dict[str, Any]) -> None:
