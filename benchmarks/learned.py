@@ -30,6 +30,7 @@ from polyfuse.learn.evaluate import (
     Figures,
     Split,
     calibrated,
+    confidence,
     figures,
     held_out_code_path,
     held_out_kernels,
@@ -54,6 +55,8 @@ SEEDS = (0, 1, 2)
 THREADS, WIDTH = map(KERNEL_FEATURES.index, ("threads", "vector bytes"))
 TASKS = {"variants": VARIANTS, "plans": PLANS}
 MOST_POINTS = 1200
+# How sure it has to be that a model chooses better.
+CONFIDENT = 0.95
 # How much faster a variant has to be, by the model, than what the passes do.
 SURE = (1.0, 0.97, 0.95, 0.9, 0.8, 0.7)
 PARTS = (0.125, 0.25, 0.5)
@@ -181,6 +184,7 @@ def judged(samples: Samples, model: Model) -> dict[str, Any]:
     each = [by_task(samples, split.test, predicted(m, samples, split.test)) for m in alone]
     return {
         "figures": by_task(samples, split.test, seconds),
+        "sure": sure_of(samples, split.test, seconds),
         "members": each,
         "baselines": {name: baselines(samples, s) for name, s in _splits(samples).items()},
         "switching": [asdict(switching(samples, split.test[mine], seconds[mine], sure)) for sure in SURE],
@@ -201,11 +205,18 @@ def _splits(samples: Samples) -> dict[str, Split]:
     return {name: s for name, s in found.items() if s is not None}
 
 
-def wins(figures: Mapping[str, Any], projected: Mapping[str, Any]) -> bool:
-    """Does a model tell times, order pairs and choose among variants better than the projected one?"""
+def wins(figures: Mapping[str, Any], projected: Mapping[str, Any], sure: float) -> bool:
+    """Does a model tell times, order pairs and choose among variants better than the projected one, so surely
+    that chance does not explain it?"""
     mine, other = figures["variants"], projected["variants"]
-    better = mine["mape"] < other["mape"] and mine["right"] > other["right"]
+    better = mine["mape"] < other["mape"] and mine["right"] > other["right"] and sure >= CONFIDENT
     return better and all(mine[name] <= other[name] for name in ("first", "five"))
+
+
+def sure_of(samples: Samples, which: Array, seconds: Array) -> float:
+    """How sure it is that predicted times choose among variants better than the projected ones."""
+    mine = samples.task[which] == VARIANTS
+    return confidence(samples, which[mine], seconds[mine], samples.projected[which[mine]])
 
 
 # --- commands ---------------------------------------------------------------------------------------------
@@ -228,7 +239,8 @@ def train(given: argparse.Namespace) -> None:
     recipe = replace(recipe, epochs=given.epochs or recipe.epochs)
     start = time.process_time()
     model = trained(samples, split.train, recipe, SEEDS, lambda text: print(text, flush=True))
-    found = by_task(samples, split.test, predicted(model, samples, split.test))
+    seconds = predicted(model, samples, split.test)
+    found = by_task(samples, split.test, seconds)
     about = {
         "samples": len(split.train),
         "programs": len(np.unique(samples.program[split.train])),
@@ -238,7 +250,11 @@ def train(given: argparse.Namespace) -> None:
         "held out by seed": HELD_OUT_SEED,
         "recipe": {k: v for k, v in asdict(recipe).items() if k != "design"},
         "held out": found,
-        "wins": wins(found, by_task(samples, split.test, samples.projected[split.test])),
+        "wins": wins(
+            found,
+            by_task(samples, split.test, samples.projected[split.test]),
+            sure_of(samples, split.test, seconds),
+        ),
     }
     replace(model, about=about).save(given.out)
     print(f"{given.out}: {given.out.stat().st_size / 1e3:.0f} kB, {time.process_time() - start:.0f} s")
@@ -280,7 +296,8 @@ def page(given: argparse.Namespace) -> None:
         "programs": len(samples.programs),
         "graphs": len(samples.graphs),
     }
-    won = wins(shipped["figures"], shipped["baselines"]["programs"]["projected model"])
+    projected = shipped["baselines"]["programs"]["projected model"]
+    won = wins(shipped["figures"], projected, shipped["sure"])
     found = {**known, "samples": len(samples), "about": about, "wins": won, "shipped": shipped}
     write_json(FOUND, found)
     write(found)

@@ -10,6 +10,7 @@ from timed_samples import made_up
 
 from polyfuse.learn.evaluate import (
     calibrated,
+    confidence,
     figures,
     held_out_code_path,
     held_out_kernels,
@@ -116,6 +117,13 @@ def test_a_choice_without_a_measurement() -> None:
     np.testing.assert_allclose((all_of_them.gain, all_of_them.worst), ((2 * 0.25) ** 0.5, 0.25))
     surely = switching(s, np.arange(6), predicted, 0.75)
     assert (surely.switched, surely.slower, surely.worst) == (1, 0, 1.0)
+
+
+def test_confidence(samples: Samples) -> None:
+    every, wrong = np.arange(len(samples)), 1 / samples.seconds
+    assert confidence(samples, every, samples.seconds, wrong) == 1
+    assert confidence(samples, every, wrong, samples.seconds) == 0
+    assert confidence(samples, every, wrong, wrong) == 0
 
 
 def test_a_repeat_is_as_far_apart_as_repeats_are(samples: Samples) -> None:

@@ -82,4 +82,5 @@ def test_text_between_marks_is_written() -> None:
 def test_who_wins() -> None:
     good = {"variants": {"mape": 0.1, "right": 9, "first": 0.0, "five": 0.0}}
     bad = {"variants": {"mape": 0.2, "right": 8, "first": 0.1, "five": 0.0}}
-    assert learned.wins(good, bad) and not learned.wins(bad, good) and not learned.wins(good, good)
+    assert learned.wins(good, bad, 0.99) and not learned.wins(good, bad, 0.9)
+    assert not learned.wins(bad, good, 1.0) and not learned.wins(good, good, 1.0)
