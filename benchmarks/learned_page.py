@@ -150,8 +150,8 @@ def switching_text(found: Found) -> str:
     pays = "pays" if most > 1 else "does not pay yet"
     told = (
         f"So a choice without a measurement {pays}: what the passes do loses {f['default']:.1%} against the "
-        f"fastest variant of a group, what the model names first {f['first']:.1%}, and the fastest of the five "
-        f"that it names first {f['five']:.1%}. Let it say what is measured."
+        f"fastest variant of a group, what the model names first {f['first']:.1%}, and the fastest of the "
+        f"first five that it names {f['five']:.1%}. Let it say what is measured."
     )
     return "\n".join([head, "|---|---|---|---|---|", *rows, "", told])
 
