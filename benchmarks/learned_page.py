@@ -134,8 +134,11 @@ def verdict(found: Found) -> str:
     if found["wins"]:
         first = "The learned model wins over the projected one among variants of held-out programs"
         return f'{first} ({told}), so `cost="auto"` asks it which variants to measure, for one thread.'
-    first = "The learned model does not win over the projected one among variants of held-out programs"
-    return f'{first} ({told}), so the projected one stays what `cost="auto"` asks.'
+    first = "The learned model does not surely win over the projected one among variants of held-out programs"
+    sure = (
+        f"that its first choice is the faster one is {found['shipped']['sure']:.0%} sure, and 95 % are needed"
+    )
+    return f'{first} ({told}): {sure}. So the projected one stays what `cost="auto"` asks.'
 
 
 def switching_text(found: Found) -> str:
