@@ -16,6 +16,7 @@ from polyfuse.torch.dynamo import memory
 from polyfuse.torch.dynamo.memory import relieve
 from polyfuse.torch.dynamo.partition import Region, components, partition, results_of
 from polyfuse.torch.dynamo.products import add_up
+from polyfuse.torch.dynamo.report import report
 
 X, Y, Z = (torch.randn(3, 5) for _ in range(3))
 U, V = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
@@ -59,6 +60,15 @@ def test_products_are_added_up_where_the_first_lies(name: str) -> None:
     for n in module.graph.nodes:
         if n in sums:
             assert [str(u.target) for u in n.args[0].users] == [str(n.target)]
+
+
+def test_compiled_models_add_up() -> None:
+    torch._dynamo.reset()
+    f = lambda x, y: (x @ x.t() + y @ y.t()).sigmoid() * 2  # noqa: E731
+    run = torch.compile(f, backend="polyfuse", options={"strict": True})
+    torch.testing.assert_close(run(X, Y), f(X, Y))
+    names = {n for kinds in report().graphs[-1].aten.values() for n in kinds}
+    assert names == {"mm", "addmm_"}
 
 
 # --- regions in parts ---------------------------------------------------------------------------------------

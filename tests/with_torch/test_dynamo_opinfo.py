@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from dynamo_runs import evaluated, traced_function
 from test_dynamo_operators import close
 
+from polyfuse.torch.dynamo import partition as partitioning
 from polyfuse.torch.dynamo.lowering import lower
-from polyfuse.torch.dynamo.partition import partition
+from polyfuse.torch.dynamo.partition import Region, partition
 
 pytest.importorskip("expecttest")  # which torch's own samples import
 
@@ -105,10 +107,16 @@ def _called(op: Any, flat: list[Any], spec: Any, at: list[int], *xs: Any) -> lis
     return [y for y in torch.utils._pytree.tree_leaves(op(a, *b, **c)) if isinstance(y, torch.Tensor)]
 
 
+def _is_empty(region: Region) -> str:
+    return "" if region.outputs and region.counted else "it computes nothing"
+
+
 def check(module: Any, given: list[Any], short: torch.dtype) -> int:
     """Compare the regions of a graph; how many there are.  The reference does not round between operators: of
     `short` floats results of more bits differ as much as these."""
-    found, values, left = partition(module.graph, {}), dict[Any, Any](), iter(given)
+    with patch.object(partitioning, "why_it_does_not_pay", _is_empty):  # those of one operator as well
+        found = partition(module.graph, {})
+    values, left = dict[Any, Any](), iter(given)
     for n in module.graph.nodes:
         if n.op == "placeholder":
             values[n] = next(left)
@@ -151,5 +159,5 @@ def test_samples_of_torch_agree(dtype: torch.dtype, gradients: bool) -> None:
         pytest.skip("integers have no gradients")
     counts, wrong = judged(dtype, gradients)
     assert [w for w in wrong if w.split(":")[0] not in KNOWN] == []
-    assert counts["right"] > 80
+    assert counts["right"] > 200
     assert len(wrong) <= 0.02 * (counts["right"] + len(wrong))
