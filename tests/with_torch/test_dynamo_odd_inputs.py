@@ -101,6 +101,15 @@ def test_a_tensor_of_zeros_without_memory() -> None:
     torch.testing.assert_close(run(torch._efficientzerotensor((4,)), y), y + 1)
 
 
+def test_data_say_what_is_read_of_a_part_that_was_written() -> None:
+    def f(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.view(-1)[::2].mul_(3)
+        return y[:, k] * 2 + 1
+
+    agrees(f, torch.randn(3, 5), torch.tensor([4, 0, 2]), options=STRICT)
+
+
 # --- random numbers ---------------------------------------------------------------------------------------
 
 
