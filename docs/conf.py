@@ -21,7 +21,6 @@ extensions = [
     "site_pages",
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "sphinx_copybutton",
@@ -33,7 +32,7 @@ nitpicky = True
 # Types in signatures are names of modules that have no page.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
-myst_enable_extensions = ["dollarmath", "attrs_inline"]
+myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"

@@ -23,7 +23,8 @@ The figures are those of kernels for one GPU, an H200: launches, and bytes that 
 def library() -> tuple[dict[str, str], dict[str, str]]:
     """Pages of the library, one a file, and pictures (SVG), by their names on the site."""
     import build_stdlib_reference as source
-    from latex import formula
+    from latex import formulas
+    from latex2mathml.converter import convert  # only the environment of the site has it
 
     from polyfuse.frontend_dsl.syntax.parse import parse_text
     from polyfuse.library import read, source_files
@@ -38,8 +39,9 @@ def library() -> tuple[dict[str, str], dict[str, str]]:
         for op in program.ops:
             what, origin = source.comment_of(program, op)
             parts += [f"## {op.name}", f"{what}."]
-            if equations := formula(op):
-                parts.append(f"$$\n{equations}\n$$")
+            if equations := formulas(op):
+                made = "\n".join(convert(e, display="block") for e in equations)
+                parts.append(f'<div class="formulas">\n{made}\n</div>')
             parts += [f"*Source: {origin}.*", _text(op.span.text)]
             parts += what_becomes_of(op.name, pictures)
         for f in program.functions:

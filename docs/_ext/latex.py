@@ -24,22 +24,21 @@ class NoFormulaError(Exception):
     """A construct that formulas of textbooks do not have."""
 
 
-def formula(op: ast.OpDef) -> str:
-    """The definitions of an operator as equations, "" where one has no formula or there are too many."""
+def formulas(op: ast.OpDef) -> list[str]:
+    """The definitions of an operator as equations; none where one has no formula or there are too many."""
     lines = [d for d in op.body if isinstance(d, ast.Define)]
     if len(lines) != len(op.body) or len(lines) > LONGEST:
-        return ""
+        return []
     try:
-        rows = [_definition(d) for d in lines]
+        return [_definition(d) for d in lines]
     except NoFormulaError:
-        return ""
-    return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
+        return []
 
 
 def _definition(d: ast.Define) -> str:
     if d.op != "=" or d.ranges:
         raise NoFormulaError
-    return f"{_indexed(d.target, d.indices or ())} &= {_text(d.value, _LOOSE)}"
+    return f"{_indexed(d.target, d.indices or ())} = {_text(d.value, _LOOSE)}"
 
 
 def _indexed(name: str, indices: tuple[ast.Expr, ...]) -> str:
@@ -52,7 +51,7 @@ def _name(name: str) -> str:
         return f"\\{_GREEK[name]}"
     if len(name) == 1:
         return name
-    return r"\mathit{" + name.replace("_", r"\_") + "}"
+    return r"\text{" + name + "}"
 
 
 def _text(e: ast.Expr, around: int) -> str:
