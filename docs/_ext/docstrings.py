@@ -14,7 +14,11 @@ def as_rst(lines: list[str]) -> list[str]:
     text = "\n".join(lines).strip("\n")
     if _SECTION.search(text):
         return lines
-    return [line for p in re.split(r"\n{2,}", text) for line in (*_paragraph(p), "")]
+    found: list[str] = []
+    for paragraph in re.split(r"\n{2,}", text):
+        told = len(found) > 1 and found[-2].endswith("::")  # that what follows is code
+        found += [*(paragraph.splitlines() if told else _paragraph(paragraph)), ""]
+    return found
 
 
 def _paragraph(text: str) -> Iterator[str]:

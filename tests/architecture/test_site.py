@@ -120,6 +120,8 @@ def test_docstrings_become_restructured_text() -> None:
     lines = as_rst("Text.\n\nname    meaning\n        and more\nother   one\n\n    code\n".splitlines())
     assert lines == ["Text.", "", "``name``", "    meaning and more", "``other``", "    one", "", "::", "",
                      "        code", ""]  # fmt: skip
+    told = ["Such as::", "", "    code", ""]
+    assert as_rst(told[:-1]) == told
     numpydoc = ["Text.", "", "Parameters", "----------", "x : int", "    A number."]
     assert as_rst(list(numpydoc)) == numpydoc
 
