@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 from benchmarks import (  # noqa: E402
     compile_time,
     half_precision,
-    kernel_counts,
     performance_page,
     stdlib_sizes,
     stdlib_times,
