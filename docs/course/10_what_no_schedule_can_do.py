@@ -147,4 +147,4 @@ assert g(wild, col, w, v).tolist() == [3.0, 0.0, 6.0]
 #
 # </details>
 #
-# Next: [packing](12_packing.py).
+# Next: [stitching](11_stitching.py).

@@ -171,3 +171,12 @@ def test_packing() -> None:
     apart = [s.lower(target="cuda") for s in unfused]
     assert [k.apply(pf.Packing()).launches for k in apart] == [1, 2, 2]
     assert [s.apply(pf.LoopFusion()).lower(target="cuda").launches for s in unfused[:2]] == [1, 1]
+
+
+@pytest.mark.parametrize(("read", "scheme"), [((0, 0), "Local"), ((0, -1), "Regional"), ((-1, 0), "Global")])
+def test_stitching(read: tuple[int, int], scheme: str) -> None:
+    """A row is a block and a place in it a thread; pairs of producer and consumer are enumerated."""
+    pairs = [((t + read[0], h + read[1]), (t, h)) for t in range(1, 4) for h in range(1, 4)]
+    block = all(a[0] == b[0] for a, b in pairs)
+    found = "Local" if all(a == b for a, b in pairs) else "Regional" if block else "Global"
+    assert found == scheme
