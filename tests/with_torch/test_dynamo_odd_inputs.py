@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.torch_version import TorchVersion
 
 from polyfuse.torch.dynamo import kernels
 
 STRICT = {"strict": True}
+OLDEST = torch.__version__ < TorchVersion("2.7")
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +153,7 @@ def test_windows_of_open_images() -> None:
     for n in (4, 9):
         x = torch.randn(1, 2, n, n + 1)
         torch.testing.assert_close(run(x), f(x))
-    assert regions() == before + 1
+    assert regions() == before + (2 if OLDEST else 1)  # its graphs differ
 
 
 def test_a_fault_of_the_compiler_is_none_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

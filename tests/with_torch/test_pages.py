@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pages
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 ROOT = Path(__file__).parents[2]
 NAMED = (*sorted(ROOT.glob("docs/howto/*.md")), *sorted(ROOT.glob("docs/reference/*.md")), ROOT / "README.md")
@@ -24,5 +26,11 @@ def test_there_are_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    if (
+        page.parent.name == "reference"
+        and page.name == "pytorch.md"
+        and torch.__version__ < TorchVersion("2.7")
+    ):
+        pytest.skip("its Dynamo takes the page for Python where it looks for a line")
     # What a how-to page shows is what its code prints; others show parts, or another machine's figures.
     pages.run(page, pages.blocks(page), tmp_path, outputs=page.parent.name == "howto")
