@@ -266,4 +266,5 @@ factored.build().run({"dy": dy, "db": db})
 assert agrees(db, evaluate(sums.graph, {}, {"dy": dy})["db"], sums.graph.tensor("db").dtype)
 
 # %% [markdown]
-# Next: [an illegal fusion](../course/06_legal_or_not.py), what the compiler says to it, and what to do instead.
+# Next: [an illegal fusion](../course/06_legal_or_not.py), what the compiler says to it, and what to do
+# instead.
