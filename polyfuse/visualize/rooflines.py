@@ -19,6 +19,7 @@ from polyfuse.cost.figures import Estimate
 from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK
 from polyfuse.cost.machines import Machine
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.visualize.stages import no_stage
 from polyfuse.visualize.svg import CHAR, FAINT, HUES, INK, MARGIN, SMALL, Picture, colour, page, rect, text
 
 BAR, ROW, TOP, LONGEST = 16, 26, 84, 420
@@ -143,8 +144,7 @@ def _stroke(path: str, dashes: str) -> str:
 def _estimates(stages: Sequence[Any], names: Sequence[str], device: str | None) -> list[tuple[str, Estimate]]:
     for stage in stages or (None,):
         if not hasattr(stage, "estimate"):
-            kind = "nothing" if stage is None else type(stage).__name__
-            raise ArgumentError(f"{kind} has no kernels to draw", code="PF910", hint="draw scheduled.lower()")
+            raise no_stage(stage, "kernels", "scheduled.lower()")
     called = [*names, *(f"stage {k}" for k in range(len(names), len(stages)))]
     return [(name, stage.estimate(device)) for name, stage in zip(called, stages, strict=False)]
 

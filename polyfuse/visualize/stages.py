@@ -48,7 +48,7 @@ def graph(stage: object, /) -> Picture:
     """
     found = graph_of(stage)
     if found is None:
-        raise _no_stage(stage, "graph", "op.specialize()")
+        raise no_stage(stage, "graph", "op.specialize()")
     return Picture(graph_svg(found))
 
 
@@ -115,7 +115,7 @@ def plan(*stages: object, names: tuple[str, ...] = (), title: str = "") -> Pictu
     """
     found = [_kernels(s) for s in stages]
     if not found:
-        raise _no_stage(None, "kernels", "scheduled.lower()")
+        raise no_stage(None, "kernels", "scheduled.lower()")
     shown = title or found[-1].graph.name
     if len(found) == 1:
         return plan_picture(found[0], shown)
@@ -221,7 +221,7 @@ def _scheduled(stage: object) -> ScheduledGraph:
     for found in (stage, getattr(stage, "ir", None)):
         if isinstance(found, ScheduledGraph):
             return found
-    raise _no_stage(stage, "schedule", "op.specialize().schedule()")
+    raise no_stage(stage, "schedule", "op.specialize().schedule()")
 
 
 def _kernels(stage: object) -> KernelGraph:
@@ -229,9 +229,10 @@ def _kernels(stage: object) -> KernelGraph:
     for found in (stage, getattr(stage, "ir", None), getattr(inner, "ir", None)):
         if isinstance(found, KernelGraph):
             return found
-    raise _no_stage(stage, "kernels", "scheduled.lower()")
+    raise no_stage(stage, "kernels", "scheduled.lower()")
 
 
-def _no_stage(stage: object, what: str, hint: str) -> ArgumentError:
+def no_stage(stage: object, what: str, hint: str) -> ArgumentError:
+    """The error of an object that cannot be drawn so."""
     kind = "nothing" if stage is None else type(stage).__name__
     return ArgumentError(f"{kind} has no {what} to draw", code="PF910", hint=f"draw {hint}")
