@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.pages import write_measured
 from polyfuse.cost.device import device, occupancy
 from polyfuse.cost.gpu_projection import FITTED, Constants, Launched, Projected, projected
 from polyfuse.ir.warp_work import WarpWork
@@ -31,7 +32,6 @@ from polyfuse.ir.warp_work import WarpWork
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "benchmarks" / "baseline" / "gpu_points.json"
 PAGE = ROOT / "docs" / "lab" / "gpu_projection.md"
-FIGURES = "## Figures\n"
 H200 = device("H200")
 # One in so many is kept out of the fit.
 KEPT_OUT = 3
@@ -211,8 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(table())
     if options.write:
-        head, mark, _ = PAGE.read_text(encoding="utf-8").partition(FIGURES)
-        PAGE.write_text(f"{head}{mark}\n{table()}\n", encoding="utf-8")
+        write_measured(PAGE, table())
     return 0
 
 

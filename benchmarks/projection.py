@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import polyfuse as pf
+from benchmarks.pages import write_measured
 from benchmarks.surroundings import RESULTS, load_average, machine_kind, surroundings, write_json
 from benchmarks.workload import Workload, select
 from polyfuse.cost.cpu_device import CpuDevice
@@ -42,7 +43,6 @@ from polyfuse.tuning.trials import ChildTimer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "lab" / "projection.md"
-FIGURES, OTHERS = "## Figures\n", "## Figures of other shapes\n"
 LOWER_S, TIME_S = 30.0, 2.5
 MACHINE_RUNS, REPEATS = 4, 2
 # Two variants differ clearly where the slower one is slower in each process, by so much at least.
@@ -287,17 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(found, where / f"{name}.svg")
     if chosen.write:
         text = f"{_measured_on(about)}\n\n{table(figures)}\n"
-        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), text, chosen.others), encoding="utf-8")
+        write_measured(PAGE, text, "other shapes" if chosen.others else "public shapes")
     return 0
-
-
-def renewed(page: str, figures: str, others: bool) -> str:
-    """The page with the figures of the public shapes, or of the others, which come last."""
-    head, _, rest = page.partition(FIGURES)
-    public, _, beside = rest.partition(OTHERS)
-    if others:
-        return f"{head}{FIGURES}{public}{OTHERS}\n{figures}"
-    return f"{head}{FIGURES}\n{figures}" + (f"\n{OTHERS}{beside}" if beside else "")
 
 
 def _measured_on(about: Mapping[str, Any]) -> str:

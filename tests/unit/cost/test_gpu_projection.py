@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks import gpu_bars, gpu_projection
 from benchmarks.gpu_bars import BARS, WITHIN, Reached
-from benchmarks.gpu_projection import FIGURES, H200, PAGE, mape, ordered, points, table
+from benchmarks.gpu_projection import H200, PAGE, mape, ordered, points, table
+from benchmarks.pages import BEGIN
 from polyfuse.cost.gpu_projection import FITTED, TRACED_CYCLES, Launched, projected
 from polyfuse.ir.warp_work import WarpWork
 from polyfuse.runtime.cuda.compiler import find_nvrtc
@@ -89,7 +90,7 @@ def test_points_that_were_kept_out() -> None:
 
 
 def test_the_page_has_the_figures() -> None:
-    assert PAGE.read_text(encoding="utf-8").partition(FIGURES)[2].strip() == table().strip()
+    assert PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].strip() == table().strip()
 
 
 def test_the_constants_are_the_fitted_ones() -> None:
