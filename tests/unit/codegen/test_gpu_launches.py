@@ -184,7 +184,8 @@ def test_stitched_rows_may_leave_multiprocessors_idle(gpu: str, name: str) -> No
     """<64, 30000> in three phases: a block for each row.
 
     The model has the H200 lose 2 us to its idle multiprocessors, and win 13 us: the row stays in registers,
-    and launches go away (docs/reference/gpu.md has the figures).  Kernels of their own split the rows.
+    and launches go away (the figures are in docs/explanation/stitching.md).  Kernels of their own split the
+    rows.
     """
     target = target_of(gpu)
     _, code, decisions = made(OPERATORS[name], target, 64, 30_000)
