@@ -118,4 +118,4 @@ pf.visualize.plan(together, title="24 tensors, one launch")
 #
 # </details>
 #
-# Next: the [tutorials](../tutorials/index.md).
+# Next: [a transformer layer in eight ways](13_a_transformer_layer.py).

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.driver.partitions import kernels_by
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "course"
 CHAPTERS = sorted(FOLDER.glob("[0-9]*.py"))
@@ -180,3 +181,17 @@ def test_stitching(read: tuple[int, int], scheme: str) -> None:
     block = all(a[0] == b[0] for a, b in pairs)
     found = "Local" if all(a == b for a, b in pairs) else "Regional" if block else "Global"
     assert found == scheme
+
+
+def test_a_transformer_layer() -> None:
+    text = (FOLDER / "13_a_transformer_layer.py").read_text(encoding="utf-8")
+    program = re.search(r'pf\.parse\("""(.*?)"""', text, re.DOTALL)
+    sizes = re.search(r"bert = (.*)", text)
+    assert program and sizes
+    op = pf.parse(program[1]).op("between").specialize(**ast.literal_eval(sizes[1]))
+    ways = ((), ("loop",), ("loop", "stitch", "pack"))
+    made = [kernels_by(op, "connect", w, pf.Options(device="H200"), target="cuda") for w in ways]
+    apart, loops, fused = (round(1e3 * k.estimate("H200").seconds, 2) for k in made)
+    assert apart == 0.32 > loops > fused == 0.10
+    assert [round((p + apart) / (p + fused), 2) for p in (17, 17 / 20)] == [1.01, 1.23]
+    assert sum(bool({"softmax_1__m", "softmax_1__s", "p"} & set(k.statements)) for k in made[1].kernels) == 3
