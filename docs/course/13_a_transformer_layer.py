@@ -179,4 +179,4 @@ for name, sizes in (("layer", bert | {"N": 1, "S": 128}), ("between", bert | {"N
 #
 # </details>
 #
-# Next: the [tutorials](../tutorials/index.md).
+# Next: [from schedule to code](14_from_schedule_to_code.py).

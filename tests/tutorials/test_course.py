@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.cost.device import device, occupancy
 from polyfuse.driver.partitions import kernels_by
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "course"
@@ -195,3 +196,30 @@ def test_a_transformer_layer() -> None:
     assert apart == 0.32 > loops > fused == 0.10
     assert [round((p + apart) / (p + fused), 2) for p in (17, 17 / 20)] == [1.01, 1.23]
     assert sum(bool({"softmax_1__m", "softmax_1__s", "p"} & set(k.statements)) for k in made[1].kernels) == 3
+
+
+def test_from_schedule_to_code() -> None:
+    text = (FOLDER / "14_from_schedule_to_code.py").read_text(encoding="utf-8")
+    by_hand = re.search(r"(def occupancy.*?)\n\n", text, re.DOTALL)
+    scope: dict[str, Any] = {}
+    assert by_hand
+    exec(by_hand[1], scope)
+    for registers in (32, 40, 64, 128):
+        assert scope["occupancy"](registers) == occupancy(device("H200"), 128, registers, 0).fraction
+    assert occupancy(device("H200"), 128, 128, 0).fraction * 64 == 16
+
+    def kernels(read: str, width: int) -> pf.Kernels:
+        e = "op f(x: f32[T, H]) -> (y: f32[T, H]) {\n e[t, h] = exp(x[t, h])\n s[t] = sum[h](e[t, h])\n"
+        op = pf.parse(f"{e} y[t, h] = e[t, {read}] / s[t]\n}}").op().specialize(T=4096, H=width)
+        return op.schedule().apply(pf.LoopFusion()).lower(target="cuda").apply(pf.Stitching())
+
+    (wide,) = kernels("h", 8192).kernels
+    assert (
+        wide.threads == (128, 1)
+        and ["64" for b in wide.buffers if b.tensor == "e"]
+        == [str(b.extents[-1]) for b in wide.buffers if b.tensor == "e"]
+        and "  // red" in kernels("h", 8192).code().source
+    )
+    for read, barriers in (("H - 1 - h", 1), ("h", 0)):
+        source = kernels(read, 1024).code().source
+        assert source[source.index('extern "C"') :].count("__syncthreads") == barriers
