@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from polyfuse.autodiff.derive import Derived, Wishes, derive
 from polyfuse.autodiff.graph_text import operator_text
@@ -49,6 +49,7 @@ from polyfuse.options import (
     PARTITIONS,
     TARGETS,
     TUNE,
+    Blas,
     Open,
     Options,
     Partition,
@@ -513,7 +514,7 @@ def _settings(options: Options | None, switches: Mapping[str, Any], sizes: objec
     """All options. Raises ArgumentError PF490 for one that there is not."""
     names = [f.name for f in fields(Options)]
     if unknown := [n for n in switches if n not in names]:
-        hint = f"options: {', '.join(names)}"
+        hint = did_you_mean(unknown[0], names) or f"options: {', '.join(names)}"
         raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=hint)
     found = options or Options(**switches)
     return replace(found, sizes=cast(Sizes, sizes)) if isinstance(sizes, str) else found
@@ -567,7 +568,7 @@ def export(
     ranks: Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
     strides: bool = True,
-    blas: Literal["never", "caller"] = "never",
+    blas: Blas = "never",
 ) -> Path:
     """Write an operator for C, with a header whose path is returned; `load` gives it back as a function.
 
@@ -591,12 +592,12 @@ def export(
     may be there or not; PF780, PF782 for what only libraries of the CPU can do; ToolchainError PF769 where
     files cannot be written.
     """
-    from polyfuse.driver.export import request_of, write_grids, write_library
+    from polyfuse.driver.export import file_in, request_of, write_grids, write_library
 
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
     request = request_of(compiled, dtypes, ranks, sizes, strides, blas)
     write = write_grids if request.target == "cuda" else write_library
-    return write(request, Path(path))[1]
+    return write(request, file_in(path, request.graph.name, request.target))[1]
 
 
 def op(function: Callable[..., Any]) -> Compiled:

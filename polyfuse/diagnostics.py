@@ -10,7 +10,8 @@ Semantic errors of a file are collected in a `Diagnostics` and raised together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -169,6 +170,12 @@ class InternalError(PolyfuseError):
     """A bug in polyfuse: a verifier found an inconsistent intermediate form (PF9xx)."""
 
     default_code = "PF900"
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that is spelled most like another; None where none is spelled alike."""
+    found = difflib.get_close_matches(str(word), sorted(set(known)), n=1)
+    return found[0] if found else None
 
 
 def _with_calls(finding: Diagnostic) -> Diagnostic:

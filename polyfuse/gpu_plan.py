@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, nearest
 
 Keep = Literal["registers", "shared", "again"]
 Columns = Literal["warps", "blocks"]
@@ -54,7 +54,9 @@ class GpuPlan:
     def __post_init__(self) -> None:
         for name, value in self.asked():
             if name in _WORDS:
-                good, hint = value in _WORDS[name], "one of " + ", ".join(map(repr, _WORDS[name]))
+                near = nearest(value, _WORDS[name])
+                good = value in _WORDS[name]
+                hint = f"did you mean {near!r}?" if near else "one of " + ", ".join(map(repr, _WORDS[name]))
             elif name in _SWITCHES:
                 good, hint = isinstance(value, bool), "True, False or None"
             else:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from polyfuse.diagnostics import ArgumentError, ToolchainError
+from polyfuse.diagnostics import ArgumentError, ToolchainError, nearest
 from polyfuse.gpu_plan import GpuPlan
 from polyfuse.support.progress import Report
 
@@ -33,6 +33,9 @@ TARGETS: tuple[str, ...] = get_args(TargetName)
 ON_GPU = ("emulate", "cuda")
 Partition = Literal["connect", "rules", "search"]
 PARTITIONS: tuple[str, ...] = get_args(Partition)
+Blas = Literal["never", "caller"]
+"""Whose matrix products an exported library has: kernels of its own, or functions that the caller passes."""
+BLAS: tuple[str, ...] = get_args(Blas)
 LAYERS = ("loop", "stitch", "pack")
 
 MOST_THREADS = 1024
@@ -57,6 +60,15 @@ ENV_DUMP = "POLYFUSE_DUMP"
 ENV_DISABLE = "POLYFUSE_DISABLE"
 ENV_MATH = "POLYFUSE_MATH"
 ENV_SIZES = "POLYFUSE_SIZES"
+# Options whose defaults are read from the environment, with what they are if nothing is set.
+_READ: dict[str, tuple[str, object]] = {
+    "verify": (ENV_VERIFY, False),
+    "dump": (ENV_DUMP, None),
+    "disable": (ENV_DISABLE, ()),
+    "math": (ENV_MATH, "auto"),
+    "sizes": (ENV_SIZES, "auto"),
+}
+_NUMBERS = ("threads", "seed", "resident")
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 
@@ -276,8 +288,11 @@ class Options:
             ("scan", get_args(Scan)),
             ("cost", COST),
         ):
-            if getattr(self, name) not in choices:
-                raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")
+            value = getattr(self, name)
+            if value not in choices:
+                near = nearest(str(value).strip().lower(), choices)
+                hint = f"did you mean {near!r}?" if near else None
+                raise _unfit(name, value, f"one of {', '.join(map(repr, choices))}", hint)
         for name in ("checked", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise _unfit(name, getattr(self, name), "True or False")
@@ -290,7 +305,10 @@ class Options:
         if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             raise _unfit("progress", self.progress, "True, False, a function or None")
         if not (isinstance(self.disable, tuple | list) and all(isinstance(n, str) for n in self.disable)):
-            raise _unfit("disable", self.disable, "names of passes")
+            given: object = self.disable
+            names = tuple(n.strip() for n in given.split(",")) if isinstance(given, str) else None
+            hint = None if names is None else f"write disable={names!r}"
+            raise _unfit("disable", self.disable, "a tuple of names of passes", hint)
         object.__setattr__(self, "disable", tuple(self.disable))
         if type(self.seed) is not int or self.seed < 0:
             raise _unfit("seed", self.seed, "a whole number from 0 on")
@@ -312,8 +330,15 @@ class Options:
         return self.tune == "measure" or self.tuned is not None or self.cost == "learned"
 
 
-def _unfit(name: str, value: object, expected: str) -> ArgumentError:
-    names = ", ".join(f.name for f in fields(Options))
-    return ArgumentError(
-        f"option {name} cannot be {value!r}: {expected} is expected", code="PF490", hint=f"options: {names}"
-    )
+def _unfit(name: str, value: object, expected: str, hint: str | None = None) -> ArgumentError:
+    """The error for a value that an option cannot have. Without a `hint` of its own it says what does."""
+    variable, default = _READ.get(name, ("", None))
+    if name in _NUMBERS and isinstance(value, str) and value.isascii() and value.isdecimal():
+        hint = f"write {name}={int(value)}"
+    elif hint is None and isinstance(value, str) and os.environ.get(variable, "").strip().lower() == value:
+        hint = f"unset {variable}, where it is from"
+    elif hint is None:
+        found = next(f.default for f in fields(Options) if f.name == name)
+        hint = f"{name}={(default if found is MISSING else found)!r} is the default"
+    message = f"option {name} cannot be {value!r}: {expected} is expected"
+    return ArgumentError(message, code="PF490", hint=hint)

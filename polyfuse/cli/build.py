@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from polyfuse.cli import files, screen, settings
+from polyfuse.cli import completion, files, screen, settings
+from polyfuse.options import BLAS, Blas
+
+Whose = Annotated[
+    str,
+    typer.Option(
+        metavar="WHOSE",
+        help="Large matrix products: never (by kernels of the library), or caller (by functions of BLAS "
+        "that the caller passes; for cpu).",
+        autocompletion=completion.words(*BLAS),
+    ),
+]
 
 
 def build(
@@ -29,6 +40,7 @@ def build(
         bool,
         typer.Option("--checked", metavar="", help="Calls fail where an index from data is out of range."),
     ] = False,
+    blas: Whose = "never",
 ) -> None:
     """Write an operator as a library with a C header, for the CPU or a GPU.
 
@@ -41,6 +53,8 @@ def build(
 
       polyfuse build norms.pf --op layer_norm -s H=768 -o out
 
+      polyfuse build stdlib:matmul -r B=0 -s M=512,N=512,K=512 --blas caller -o out
+
       polyfuse build stdlib:softmax --target cuda --device sm_90 -o out
     """
     from polyfuse.cli.compiler import Options, compile, export
@@ -50,13 +64,29 @@ def build(
         operator = operator.without()
     choice = settings.choice(operator, size, dtype, rank)
     settings.check_sizes(operator, choice.sizes, operator.graph(choice.dtypes, choice.ranks).sizes)
-    if target not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"operators are written for cpu or cuda, not for {target}")
-    settings.target_of(target, device)
+    _check(target, device, blas)
     options = Options(checked=checked, device=device)
     made = settings.layers_of(layers)
     function = compile(operator, target="cuda" if target == "cuda" else "cpu", layers=made, options=options)
     path = Path(output, f"{operator.name}.{'so' if target == 'cpu' else 'json'}")
     with screen.working("compiling"):
-        header = export(function, path, dtypes=choice.dtypes, ranks=choice.ranks, sizes=choice.sizes)
+        header = export(
+            function,
+            path,
+            dtypes=choice.dtypes,
+            ranks=choice.ranks,
+            sizes=choice.sizes,
+            blas=cast(Blas, blas),
+        )
     screen.show(f"{path}\n{header}")
+
+
+def _check(target: str, device: str | None, blas: str) -> None:
+    """Refuse what operators cannot be written for."""
+    if target not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"operators are written for cpu or cuda, not for {target}")
+    settings.target_of(target, device)
+    if blas not in BLAS:
+        raise typer.BadParameter(f"--blas {blas}: products are computed by {' or '.join(BLAS)}")
+    if blas == "caller" and target == "cuda":
+        raise typer.BadParameter("--blas caller is for --target cpu")

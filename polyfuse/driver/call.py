@@ -15,11 +15,12 @@ import numpy as np
 from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.driver.open_sizes import Family
 from polyfuse.driver.stages import BuiltStages
-from polyfuse.frontend_dsl.semantics.signature import Signature
+from polyfuse.frontend_dsl.semantics.signature import Signature, conversion
+from polyfuse.interop.array_families import array_family
 from polyfuse.interop.arrays import readable, to_numpy, widened
 from polyfuse.interop.device_arrays import ResultKind, empty_result, result_kind, to_device
 from polyfuse.interop.torch_tensors import is_torch, require_memory, write_tensors
-from polyfuse.ir.dtypes import BF16, I64
+from polyfuse.ir.dtypes import BF16, I64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.launch_plan import Kind
@@ -37,7 +38,9 @@ from polyfuse.runtime.arguments import (
 )
 from polyfuse.runtime.cpu.memory import Arena
 from polyfuse.runtime.cuda.arguments import DeviceView, shadow
+from polyfuse.runtime.cuda.call import Job
 from polyfuse.runtime.cuda.executable import CudaExecutable
+from polyfuse.runtime.cuda.fast_path import bound_call
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 from polyfuse.runtime.machine.room import Wanted, no_room, require_room
 from polyfuse.runtime.numpy_baseline import NumpyKernels
@@ -115,6 +118,52 @@ def layout_of(value: Any) -> object:
     if isinstance(value, np.generic):
         return value.dtype, ()
     return np.shape(value)
+
+
+def by_name(signature: Signature, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameter name -> value, in order of the signature. Raises ArgumentError PF408."""
+    params = signature.params
+    if len(args) > len(params):
+        raise ArgumentError(
+            f"{signature.name} takes {len(params)} arguments, {len(args)} were given", code="PF408"
+        )
+    given: dict[str, Any] = {p.name: a for p, a in zip(params, args, strict=False)}
+    for name, value in kwargs.items():
+        if name in given:
+            raise ArgumentError(f"argument '{name}' is given twice", code="PF408")
+        if all(p.name != name for p in params):
+            names = ", ".join([*(p.name for p in params), *(s.name for s in signature.size_params)])
+            raise ArgumentError(
+                f"{signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
+            )
+        given[name] = value
+    for p in params:
+        if p.name not in given and not p.has_default and not p.optional:
+            raise ArgumentError(f"argument '{p.name}' is missing: {signature}", code="PF408")
+    return {p.name: given.get(p.name, p.default) for p in params}
+
+
+def dtypes_of(signature: Signature, values: Mapping[str, Any]) -> dict[str, DType]:
+    """The dtypes of the arguments that have one. Raises ArgumentError PF402 for one that there is not."""
+    dtypes: dict[str, DType] = {}
+    kinds = (np.ndarray, DeviceView)
+    arrays = {p.dtype for p in signature.params if isinstance(values[p.name], kinds)}
+    generics_names = {n for n, _ in signature.generics}
+    for p in signature.params:
+        name, value = p.name, values[p.name]
+        # A NumPy scalar says what a generic is only where no array does; else it is like a Python number.
+        strong = p.dtype in generics_names and p.dtype not in arrays
+        if isinstance(value, kinds) or (isinstance(value, np.generic) and strong):
+            found = from_numpy(value.dtype.newbyteorder("="))
+            if found is None:
+                raise ArgumentError(
+                    f"argument '{name}' has dtype {value.dtype}, which the language does not have",
+                    code="PF402",
+                    span=p.span,
+                    hint=conversion(p) if value.dtype.kind in "iuf" else None,
+                )
+            dtypes[name] = found
+    return dtypes
 
 
 def taken(signature: Signature, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -455,3 +504,44 @@ class GpuCallMemory(CallMemory):
         views = (a for a in self.arrays.values() if isinstance(a, DeviceView))
         streams = {v.stream for v in views if v.stream is not None}
         return streams.pop() if len(streams) == 1 else None
+
+
+# --- calls that are done again ---------------------------------------------------------------------------
+
+
+def bound(call: CallMemory, named: Mapping[str, Any]) -> Callable[[], object]:
+    """A function that does a call again on the same memory; `named` are its arguments."""
+    machine = call.instance.built.executable
+    job = machine.prepare(call.arrays) if isinstance(machine, CudaExecutable) else None
+    run = machine.again(job) if isinstance(machine, CudaExecutable) and job else machine.bind(call.arrays)
+    results = call.results()
+    scalars = any(not shape for _, shape in call.instance.outputs)
+    tensors = call.has_tensors
+
+    def again() -> object:
+        if tensors:
+            call.begin_again()
+        run()
+        # A result of rank 0 is a number, made anew; the others are the same arrays each time.
+        return call.results() if scalars else results
+
+    quick = None if job is None else _bound_in_c(call, named, job)
+    if quick is None:
+        return again
+
+    def short(quick: Callable[[], object] = quick) -> object:
+        found = quick()
+        return again() if found is NotImplemented else found
+
+    return short
+
+
+def _bound_in_c(call: CallMemory, named: Mapping[str, Any], job: Job) -> Callable[[], object] | None:
+    """What a bound call on a GPU does, checked and launched in C where that can be."""
+    machine = call.instance.built.executable
+    assert isinstance(machine, CudaExecutable)
+    given = {**named, **{n: v for n, v in call.out.items() if n not in call.made}}
+    family = array_family(given.values(), machine.memory)
+    if family is None:
+        return None
+    return bound_call(machine, family, given, call.made, call.arrays, job, call.results())

@@ -19,23 +19,33 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.background import Frequent, Pending, Wanted, gain_at, in_numpy
-from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host, layout_of, layouts_of, taken
+from polyfuse.driver.call import (
+    CallMemory,
+    Given,
+    Instance,
+    bound,
+    by_name,
+    dtypes_of,
+    given_on_host,
+    layout_of,
+    layouts_of,
+    taken,
+)
 from polyfuse.driver.open_sizes import Family, Variant, open_sizes
 from polyfuse.driver.pipeline import Built, build, compilation
 from polyfuse.driver.stages import BuiltStages
-from polyfuse.driver.targets import resolve_target
+from polyfuse.driver.targets import disabled_passes, resolve_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import (
     Signature,
-    conversion,
     infer_generics,
     python_signature,
 )
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.interop.array_families import array_family, know_torch
 from polyfuse.interop.torch_tensors import in_graph, is_for_dispatcher, new_token
-from polyfuse.ir.dtypes import DType, from_numpy
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -47,9 +57,8 @@ from polyfuse.runtime.arguments import check_fits
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.fast_path import ShortWay, ShortWayInto
 from polyfuse.runtime.cuda.arguments import DeviceView
-from polyfuse.runtime.cuda.call import Job
 from polyfuse.runtime.cuda.executable import CudaExecutable
-from polyfuse.runtime.cuda.fast_path import DeviceShortWay, bound_call
+from polyfuse.runtime.cuda.fast_path import DeviceShortWay
 from polyfuse.runtime.machine.room import require_room
 from polyfuse.runtime.numpy_text import Unsupported
 from polyfuse.support.processes import ForkLock
@@ -106,6 +115,8 @@ class Compiled:
         sizes: Mapping[str, int] | None = None,
         wish: Wish | None = None,
     ) -> None:
+        if options.disable:
+            disabled_passes(options)  # raises for one that there is not
         self.signature = signature
         self._target = target
         self.options = options
@@ -114,8 +125,10 @@ class Compiled:
         self._stitching = stitching
         self._packing = packing
         self._clustering = clustering
-        self._sizes = dict(sizes or {})  # size parameters that are given
         self._wish = dict(wish or {})
+        fixed = ((p.name, self._wish.get(p.name)) for p in signature.size_params)
+        known = {n: v for n, v in fixed if isinstance(v, int)}
+        self._sizes = {**known, **(sizes or {})}  # size parameters that calls need not give
         self._families: dict[object, Family] = {}
         self._is_open = signature.is_open  # which optional tensors there are is seen at each call
         self._ways: dict[tuple[object, ...], tuple[Compiled, frozenset[str]]] = {}
@@ -247,41 +260,7 @@ class Compiled:
                 code="PF418",
                 hint="pass dense, aligned arrays that do not overlap",
             )
-        machine = call.instance.built.executable
-        job = machine.prepare(call.arrays) if isinstance(machine, CudaExecutable) else None
-        run = machine.again(job) if isinstance(machine, CudaExecutable) and job else machine.bind(call.arrays)
-        results = call.results()
-        scalars = any(not shape for _, shape in call.instance.outputs)
-        tensors = call.has_tensors
-
-        def bound() -> object:
-            if tensors:
-                call.begin_again()
-            run()
-            # A result of rank 0 is a number, made anew; the others are the same arrays each time.
-            return call.results() if scalars else results
-
-        quick = None if job is None else self._bound_in_c(call, self._named(args, kwargs), job)
-        if quick is None:
-            return bound
-
-        def short(quick: Callable[[], object] = quick) -> object:
-            found = quick()
-            return bound() if found is NotImplemented else found
-
-        return short
-
-    def _bound_in_c(
-        self, call: CallMemory, named: Mapping[str, Any], job: Job
-    ) -> Callable[[], object] | None:
-        """What a bound call on a GPU does, checked and launched in C where that can be."""
-        machine = call.instance.built.executable
-        assert isinstance(machine, CudaExecutable)
-        given = {**named, **{n: v for n, v in call.out.items() if n not in call.made}}
-        family = array_family(given.values(), machine.memory)
-        if family is None:
-            return None
-        return bound_call(machine, family, given, call.made, call.arrays, job, call.results())
+        return bound(call, by_name(self.signature, args, kwargs))
 
     def prepared(
         self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object, wait: bool = True
@@ -307,7 +286,7 @@ class Compiled:
 
         Raises ArgumentError PF408 for arguments that do not fit."""
         sizes = {p.name for p in self.signature.size_params}
-        return self._named(args, {n: v for n, v in kwargs.items() if n not in sizes})
+        return by_name(self.signature, args, {n: v for n, v in kwargs.items() if n not in sizes})
 
     def _in_short(self, given: tuple[object, ...], out: object) -> Any:
         """Results, or NotImplemented where the long way has to decide."""
@@ -391,7 +370,7 @@ class Compiled:
     ) -> tuple[Compiled, frozenset[str]]:
         """The function for arguments like these, and which of them are None for an optional tensor."""
         if len(args) > len(self._names) or not kwargs.keys().isdisjoint(self._names[: len(args)]):
-            self._named(args, kwargs)  # it says what is wrong
+            by_name(self.signature, args, kwargs)  # it says what is wrong
         optional = [p.name for p in self.signature.params if p.optional]
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         absent = tuple(n for n in optional if given.get(n) is None)
@@ -502,7 +481,7 @@ class Compiled:
 
     def _given(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Given:
         """Arguments by parameter, as kernels of the target can have them."""
-        named = self._named(args, kwargs)
+        named = by_name(self.signature, args, kwargs)
         values = taken(self.signature, named)
         if self.target != "cuda":
             given = given_on_host(values)
@@ -512,28 +491,6 @@ class Compiled:
             given = given_on_gpu(values)
         copied = any(values[n] is not v for n, v in named.items())
         return replace(given, copied=True) if copied else given
-
-    def _named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameter name -> value, in order of the signature."""
-        params = self.signature.params
-        if len(args) > len(params):
-            raise ArgumentError(
-                f"{self.signature.name} takes {len(params)} arguments, {len(args)} were given", code="PF408"
-            )
-        given: dict[str, Any] = {p.name: a for p, a in zip(params, args, strict=False)}
-        for name, value in kwargs.items():
-            if name in given:
-                raise ArgumentError(f"argument '{name}' is given twice", code="PF408")
-            if all(p.name != name for p in params):
-                names = ", ".join([*(p.name for p in params), *(s.name for s in self.signature.size_params)])
-                raise ArgumentError(
-                    f"{self.signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
-                )
-            given[name] = value
-        for p in params:
-            if p.name not in given and not p.has_default and not p.optional:
-                raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
-        return {p.name: given.get(p.name, p.default) for p in params}
 
     def _key(self, values: Mapping[str, Any]) -> object:
         key: object = tuple(map(layout_of, values.values()))
@@ -655,25 +612,9 @@ class Compiled:
         return passes
 
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
-        dtypes: dict[str, DType] = {}
-        kinds = (np.ndarray, DeviceView)
-        arrays = {p.dtype for p in self.signature.params if isinstance(values[p.name], kinds)}
-        generics_names = {n for n, _ in self.signature.generics}
-        for p in self.signature.params:
-            name, value = p.name, values[p.name]
-            # A NumPy scalar says what a generic is only where no array does; else it is like a Python number.
-            strong = p.dtype in generics_names and p.dtype not in arrays
-            if isinstance(value, kinds) or (isinstance(value, np.generic) and strong):
-                found = from_numpy(value.dtype.newbyteorder("="))
-                if found is None:
-                    raise ArgumentError(
-                        f"argument '{name}' has dtype {value.dtype}, which the language does not have",
-                        code="PF402",
-                        span=p.span,
-                        hint=conversion(p) if value.dtype.kind in "iuf" else None,
-                    )
-                dtypes[name] = found
-        return self.graph_for(dtypes, {n: len(np.shape(v)) for n, v in values.items()})
+        return self.graph_for(
+            dtypes_of(self.signature, values), {n: len(np.shape(v)) for n, v in values.items()}
+        )
 
     def graph_for(self, dtypes: Mapping[str, DType], ranks: Mapping[str, int]) -> TensorGraph:
         """The graph for arguments of these dtypes (of those that have one) and ranks."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from polyfuse.checking import open_graph
 from polyfuse.codegen.cpu.emit import CpuCode
@@ -38,7 +38,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.blas_products import Wanted
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Open, Options
+from polyfuse.options import BLAS, Blas, Open, Options
 from polyfuse.runtime.cache.disk import package_version
 from polyfuse.runtime.cpu.executable import (
     CHUNK_INSTANCES,
@@ -51,8 +51,6 @@ from polyfuse.runtime.toolchain.compiler import build_library
 
 # Hidden names do not meet those of other libraries; a library with threads of its own is never unloaded.
 _FLAGS = ("-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete")
-Blas = Literal["never", "caller"]
-"""Whose matrix products a library has: kernels of its own, or functions that the caller passes."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,31 @@ def request_of(
     check_given(graph.name, graph.sizes, {n: 0 if isinstance(v, Open) else v for n, v in given.items()})
     fixed = {n: int(v) for n, v in given.items() if not isinstance(v, Open)}
     target = "cuda" if made_for == "cuda" else "cpu"
-    if blas not in ("never", "caller") or (blas == "caller" and target == "cuda"):
+    if blas not in BLAS or (blas == "caller" and target == "cuda"):
         message = f"matrix products of {name} cannot be computed by {blas!r} for {target}"
         hint = 'blas="never": by kernels of ours; blas="caller": by a function of the caller, on the CPU'
         raise ArgumentError(message, code="PF782", hint=hint)
     library: Wanted = "always" if blas == "caller" else "never"
     options = replace(options, library=library, tune="model", tuned=None, compile="now")
     return Request(graph, str(signature), fixed, **passes, options=options, strides=strides, target=target)
+
+
+def file_in(path: str | os.PathLike[str], name: str, target: str) -> Path:
+    """The file of a path: in a folder, or what ends in a slash, one that is called as the operator is.
+
+    Raises ToolchainError PF769 for no path, and for the name of the header that goes beside the file.
+    """
+    text, ending = os.fspath(path), ".json" if target == "cuda" else ".so"
+    found = Path(text)
+    if text and (not os.path.basename(text) or found.is_dir()):
+        return found / f"{name}{ending}"
+    if not text or found.suffix == ".h":
+        message = f"the library cannot be written to {text!r}: that is " + (
+            "the header beside it" if text else "no path"
+        )
+        hint = f'as in "{found.with_suffix(ending) if text else name + ending}"'
+        raise ToolchainError(message, code="PF769", hint=hint)
+    return found
 
 
 def write_library(request: Request, path: Path) -> tuple[Exported, Path]:

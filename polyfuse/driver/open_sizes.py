@@ -293,6 +293,8 @@ class Family:
     graph: TensorGraph
     wish: Wish
     usual: str
+    mend: str = "leave it out of sizes=, or sizes={{'{name}': pf.open}}"
+    """What a caller is told to do who has fixed a size at another value."""
     variants: list[Variant] = field(default_factory=list)
     refused: dict[tuple[str, ...], str] = field(default_factory=dict)
     """Sizes that could not be open together, and why."""
@@ -361,7 +363,7 @@ class Family:
         for n, value in self.wish.items():
             if n in sizes and not isinstance(value, Open) and sizes[n] != value:
                 message = f"size {n} of {self.graph.name} is fixed at {value} and cannot be {sizes[n]}"
-                hint = f"leave it out of sizes=, or sizes={{'{n}': pf.open}}"
+                hint = self.mend.format(name=n, size=sizes[n])
                 raise ArgumentError(message, code="PF515", hint=hint)
 
     def _made(self, sizes: Mapping[str, int], make: Make) -> Variant:

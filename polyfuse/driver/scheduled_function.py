@@ -12,6 +12,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.background import Wanted
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.lowering import Lowered
+from polyfuse.driver.open_sizes import Family
 from polyfuse.driver.pipeline import Built, Watch, compilation, printed
 from polyfuse.driver.stages import Origin
 from polyfuse.driver.targets import load, require_target, told
@@ -60,6 +61,11 @@ class ScheduledFunction(Compiled):
                 raise ArgumentError(message, code="PF418", hint=f"np.ascontiguousarray({name})")
         layouts = Layouts(strided) if strided else DENSE
         return replace(found, layouts=layouts, family=self._family(found.family.graph, layouts))
+
+    def _family(self, graph: TensorGraph, layouts: Layouts) -> Family:
+        found = super()._family(graph, layouts)
+        found.mend = "the schedule is for one choice of sizes: pf.schedule(..., {name}={size})"
+        return found
 
     def _build(
         self, layouts: Layouts, graph: TensorGraph, fixed: Mapping[str, int], at: Mapping[str, int]

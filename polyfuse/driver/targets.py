@@ -9,7 +9,6 @@ auto       cuda where a GPU can be used, else cpu
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import warnings
@@ -27,7 +26,7 @@ from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_for_arch
 from polyfuse.cost.projection import Rates, table_rates
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
+from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError, nearest
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
@@ -245,12 +244,17 @@ def passes() -> dict[str, tuple[GraphPass | Pass, ...]]:
 
 def disabled_passes(options: Options) -> tuple[str, ...]:
     """The names in `Options.disable`. Raises ArgumentError PF490 where no optional pass is called so."""
-    known = {n for found in passes().values() for p in found if p.optional for n in (p.name, p.idea)}
+    every = [p for found in passes().values() for p in found]
+    known = {n for p in every if p.optional for n in (p.name, p.idea)}
     for name in options.disable:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "`polyfuse passes` lists them"
-            raise ArgumentError(f"no optional pass is called {name!r}", code="PF490", hint=hint)
+        if name in known:
+            continue
+        if any(name in (p.name, p.idea) for p in every):
+            message = f"pass {name!r} cannot be switched off: others need what it does"
+            raise ArgumentError(message, code="PF490", hint="`polyfuse passes` says which are optional")
+        near = nearest(name, known)
+        hint = f"did you mean {near!r}?" if near else "`polyfuse passes` lists them"
+        raise ArgumentError(f"no optional pass is called {name!r}", code="PF490", hint=hint)
     return tuple(sorted(set(options.disable)))
 
 

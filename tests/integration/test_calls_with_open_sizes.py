@@ -105,6 +105,15 @@ def test_sizes_of_a_rank_variable_have_names(compilations: list[dict[str, int]])
             pf.compile(text, sizes={name: pf.open})
 
 
+def test_a_size_parameter_that_is_fixed_need_not_be_given(compilations: list[dict[str, int]]) -> None:
+    text = "op g[T: size](x: f32[N]) -> (y: f32[N, T]) { y[i, t] = x[i] }"
+    f = pf.compile(text, sizes={"T": 4, "N": pf.open})
+    assert [f(grid(3)).shape, f(grid(2)).shape, f(grid(3), T=4).shape] == [(3, 4), (2, 4), (3, 4)]
+    assert compilations == [{"T": 4}]
+    with pytest.raises(pf.ArgumentError, match="PF515"):
+        f(grid(3), T=5)
+
+
 @pytest.mark.parametrize(
     ("sizes", "code"),
     [("wide", "PF490"), (3, "PF490"), ({"K": 3}, "PF412"), ({"T": -1}, "PF412"), ({"T": "open"}, "PF412")],

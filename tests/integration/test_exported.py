@@ -237,6 +237,32 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
         pf.export("stdlib:relu", tmp_path / "file" / "f.so", strides=False)
 
 
+def test_paths_of_folders_and_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    f = pf.compile("op f(x: f32[4]) -> (y: f32[4]) { y[i] = x[i] }", target="cpu")
+    assert pf.export(f, "new/", strides=False) == Path("new/f.h")
+    assert sorted(p.name for p in Path("new").iterdir()) == ["f.h", "f.so"]
+    Path("there").mkdir()
+    assert pf.export(f, Path("there"), strides=False) == Path("there/f.h")
+    assert pf.load("there/f.so")(grid(4)).tolist() == grid(4).tolist()
+    for wrong, hint in (("", 'as in "f.so"'), ("out/f.h", 'as in "out/f.so"')):
+        with pytest.raises(pf.ToolchainError, match="PF769") as caught:
+            pf.export(f, wrong, strides=False)
+        assert caught.value.diagnostics[0].hint == hint
+    assert not Path("out").exists()
+
+
+def test_the_command_leaves_products_to_the_caller(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "polyfuse", "build", "stdlib:matmul", "-r", "B=0", "-o", str(tmp_path)]
+    command += ["-s", "M=512,N=512,K=512", "--blas"]
+    done = subprocess.run([*command, "caller"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "polyfuse_matmul_use_blas" in (tmp_path / "matmul.h").read_text()
+    for more, told in ((["us"], "never or caller"), (["caller", "-t", "cuda"], "is for --target cpu")):
+        done = subprocess.run([*command, *more], capture_output=True, text=True)
+        assert done.returncode == 2 and told in " ".join(done.stderr.split())
+
+
 def test_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "polyfuse", "build", "stdlib:relu", "-o", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)

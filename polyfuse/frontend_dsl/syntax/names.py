@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
 
+from polyfuse.diagnostics import nearest
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir.dtypes import ALL, BY_NAME, FLOATS
 from polyfuse.ir.ops import ARG_REDUCTIONS, COMBINES, OPS, PLACED, Takes
@@ -245,8 +245,8 @@ def axes(count: int) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known name, or None."""
-    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
-    return f"did you mean '{near[0]}'?" if near else None
+    near = nearest(name, known)
+    return f"did you mean '{near}'?" if near else None
 
 
 def function_meant(name: str, arguments: Sequence[str], others: Iterable[str] = ()) -> str | None:

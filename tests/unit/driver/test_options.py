@@ -13,7 +13,7 @@ import polyfuse as pf
 from polyfuse.diagnostics import ArgumentError, ToolchainError
 from polyfuse.driver.pipeline import Compilation
 from polyfuse.driver.targets import disabled_passes, knobs_for, passes
-from polyfuse.options import ENV_DISABLE, ENV_DUMP, ENV_VERIFY, Options
+from polyfuse.options import ENV_DISABLE, ENV_DUMP, ENV_MATH, ENV_VERIFY, Options
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,40 @@ def test_values_that_cannot_be(wrong: dict[str, Any]) -> None:
     assert caught.value.code == "PF490"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"tune": "mesure"}, "did you mean 'measure'?"),
+        ({"denormals": " Keep"}, "did you mean 'keep'?"),
+        ({"library": "openblas"}, "library='auto' is the default"),
+        ({"math": "sloppy"}, "math='auto' is the default"),
+        ({"threads": "4"}, "write threads=4"),
+        ({"threads": 0}, "threads=None is the default"),
+        ({"checked": "4"}, "checked=False is the default"),
+        ({"disable": "unswitch"}, "write disable=('unswitch',)"),
+        ({"disable": "unswitch, clean-up"}, "write disable=('unswitch', 'clean-up')"),
+    ],
+    ids=str,
+)
+def test_the_hint_for_a_wrong_value_can_be_written(wrong: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Options(**wrong)
+    assert caught.value.diagnostics[0].hint == hint
+
+
+def test_a_wrong_value_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_MATH, "Sloppy")
+    with pytest.raises(ArgumentError) as caught:
+        Options()
+    assert caught.value.diagnostics[0].hint == f"unset {ENV_MATH}, where it is from"
+
+
+def test_an_option_that_there_is_not() -> None:
+    with pytest.raises(ArgumentError, match="PF490: there is no option 'checkd'") as caught:
+        pf.compile("stdlib:relu", checkd=True)
+    assert caught.value.diagnostics[0].hint == "did you mean 'checked'?"
+
+
 # --- passes that are switched off --------------------------------------------------------------------
 
 
@@ -133,7 +167,6 @@ def test_names_are_sorted_and_once() -> None:
     [
         ("unroll-and-jam:stencil", "did you mean 'unroll-and-jam:stencils'?"),
         ("nothing", "`polyfuse passes` lists them"),
-        ("lower-statements", "`polyfuse passes` lists them"),  # is one, but needed
     ],
 )
 def test_names_of_no_optional_pass_are_refused(name: str, hint: str) -> None:
@@ -141,6 +174,16 @@ def test_names_of_no_optional_pass_are_refused(name: str, hint: str) -> None:
         disabled_passes(Options(disable=(name,)))
     assert caught.value.code == "PF490"
     assert caught.value.diagnostics[0].hint == hint
+
+
+def test_a_pass_that_others_need() -> None:
+    with pytest.raises(ArgumentError, match="PF490: pass 'lower-statements' cannot be switched off"):
+        disabled_passes(Options(disable=("lower-statements",)))
+
+
+def test_they_are_refused_before_the_first_call() -> None:
+    with pytest.raises(ArgumentError, match="PF490: no optional pass is called 'unswich'"):
+        pf.compile("stdlib:relu", disable=("unswich",))
 
 
 def test_every_optional_pass_can_be_switched_off() -> None:
