@@ -300,7 +300,8 @@ def compile(
               and makes T a parameter of the kernels; or the option of that name
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
               ``tune="measure"`` (the fastest of several variants of the code, not the model's choice),
-              ``cost="learned"`` (the variant that a learned model names)
+              ``cost="learned"`` (the variant that a learned model names), ``plan="plan.json"`` (the one that
+              `tune` found)
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
     compiled once.
@@ -320,7 +321,7 @@ def compile(
             raise ArgumentError(f"{name}= cannot be {given!r}: it is {what}", code="PF490", hint=hint)
     operator = _operator(program, op)
     settings = _settings(options, switches, sizes)
-    wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes)
+    wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes, settings)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None
     packs = (packing or Packing()) if "pack" in layers else None
@@ -520,15 +521,18 @@ def _settings(options: Options | None, switches: Mapping[str, Any], sizes: objec
     return replace(found, sizes=cast(Sizes, sizes)) if isinstance(sizes, str) else found
 
 
-def _wish(operator: Operator, sizes: object) -> dict[str, int | Open]:
+def _wish(operator: Operator, sizes: object, settings: Options) -> dict[str, int | Open]:
     """What `sizes=` says. Raises ArgumentError PF490 for what is no mapping, PF412 for what is no size of the
-    operator, or no value of one."""
+    operator, or no value of one, PF428 for open sizes with a plan."""
     if not isinstance(sizes, Mapping):
         message = f"sizes= cannot be {sizes!r}: it is a mapping, or an option"
         raise ArgumentError(message, code="PF490", hint='sizes={"H": 768, "T": pf.open}')
     of_axes = [n for n in sizes if axis_of(n, operator.signature.rank_variables)]
     known = dict.fromkeys((*size_names(operator.op), *of_axes))
     check_given(operator.name, (*known,), {n: 0 if isinstance(v, Open) else v for n, v in sizes.items()})
+    if settings.plan_file is not None and any(isinstance(v, Open) for v in sizes.values()):
+        message = f"{settings.plan_file} has plans at known sizes, and sizes= leaves some open"
+        raise ArgumentError(message, code="PF428", hint="leave sizes= out, or plan=")
     return {n: v if isinstance(v, Open) else int(v) for n, v in sizes.items()}
 
 

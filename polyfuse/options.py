@@ -226,7 +226,9 @@ class Options:
     math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
     "precise" as exactly as the target can.
 
-    plan: fields of the plans of a GPU's kernels that are decided by hand (`GpuPlan`).
+    plan: a file that `polyfuse tune` or `Compiled.keep_tuning` wrote, whose choice is taken, and missed where
+    it has none for an operator (PF428); or fields of the plans of a GPU's kernels that are decided by hand
+    (`GpuPlan`).
 
     sizes: "fixed" compiles for each choice of sizes, "auto" for the first value of a size, and at its second
     one with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
@@ -270,7 +272,7 @@ class Options:
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
     math: Math = field(default_factory=math_from_environment)
     scan: Scan = "ordered"
-    plan: GpuPlan | None = None
+    plan: GpuPlan | Path | None = None
     sizes: Sizes = field(default_factory=sizes_from_environment)
     compile: Compile = "now"
     specialise: Specialise = "model"
@@ -300,8 +302,10 @@ class Options:
             raise _unfit("threads", self.threads, f"a whole number from 1 to {MOST_THREADS}, or None")
         if self.resident is not None and (type(self.resident) is not int or self.resident < 1):
             raise _unfit("resident", self.resident, "a whole number from 1 on, or None")
-        if not (self.plan is None or isinstance(self.plan, GpuPlan)):
-            raise _unfit("plan", self.plan, "a GpuPlan, or None")
+        if isinstance(self.plan, str | os.PathLike):
+            object.__setattr__(self, "plan", Path(self.plan))
+        elif not (self.plan is None or isinstance(self.plan, GpuPlan)):
+            raise _unfit("plan", self.plan, "the path of a file, a GpuPlan, or None")
         if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             raise _unfit("progress", self.progress, "True, False, a function or None")
         if not (isinstance(self.disable, tuple | list) and all(isinstance(n, str) for n in self.disable)):
@@ -327,7 +331,18 @@ class Options:
     @property
     def chooses(self) -> bool:
         """Is one of several variants of the code taken, rather than what the passes do?"""
-        return self.tune == "measure" or self.tuned is not None or self.cost == "learned"
+        pinned = self.tuned is not None or self.plan_file is not None
+        return self.tune == "measure" or pinned or self.cost == "learned"
+
+    @property
+    def plan_file(self) -> Path | None:
+        """The file of `plan`, if it is one."""
+        return self.plan if isinstance(self.plan, Path) else None
+
+    @property
+    def gpu_plan(self) -> GpuPlan | None:
+        """The fields of `plan`, if it has some."""
+        return self.plan if isinstance(self.plan, GpuPlan) else None
 
 
 def _unfit(name: str, value: object, expected: str, hint: str | None = None) -> ArgumentError:

@@ -29,6 +29,7 @@ def explain(
     device: settings.Device = None,
     tune: settings.Tune = "model",
     cost: settings.Cost = "auto",
+    plan: settings.Plan = None,
 ) -> None:
     """Say what the compiler decided and why; for two statements, which loops they share and why no more; for
     the code of an error, when it happens and how to mend it.
@@ -65,9 +66,9 @@ def explain(
         raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
     operator = files.open_operator(file, op, without)
     how, model = settings.tune_of(tune, made_for), settings.cost_of(cost, made_for)
-    if (how == "measure" or model == "learned") and first is None:
+    if (how == "measure" or model == "learned" or plan) and first is None:
         case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
-        options = Options(tune=how, cost=model, device=device)  # type: ignore[arg-type]
+        options = Options(tune=how, cost=model, device=device, plan=settings.path_of(plan))  # type: ignore[arg-type]
         on = made_for if made_for == "cuda" else "cpu"
         screen.show(run.compiled(operator, on, applied, options, cut).explain(**case.inputs, **case.given))
         return

@@ -28,6 +28,7 @@ def run(
     partition: settings.Partition = "connect",
     tune: settings.Tune = "model",
     cost: settings.Cost = "auto",
+    plan: settings.Plan = None,
     library: settings.Library = "auto",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
@@ -37,9 +38,7 @@ def run(
     resident: settings.Resident = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; else all cores.")] = None,
-    checked: Annotated[
-        bool, typer.Option("--checked", metavar="", help="An index from data out of range is an error.")
-    ] = False,
+    checked: settings.Checked = False,
     denormals: Annotated[
         str, typer.Option(metavar="MODE", help="flush: f32 denormals may become zero; keep: they stay.")
     ] = "flush",
@@ -74,6 +73,7 @@ def run(
         resident=resident,
         tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
         cost=settings.cost_of(cost, chosen),  # type: ignore[arg-type]
+        plan=settings.path_of(plan),
         library=library,  # type: ignore[arg-type]
     )
     _use_threads(threads, chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,6 +119,15 @@ Cost = Annotated[
         "measured) or auto (the better one says what is measured).",
         autocompletion=completion.words(*COST),
     ),
+]
+Plan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="A plan that `polyfuse tune` wrote, or `Compiled.keep_tuning`: it is taken."
+    ),
+]
+Checked = Annotated[
+    bool, typer.Option("--checked", metavar="", help="An index from data out of range is an error.")
 ]
 Library = Annotated[
     str,
@@ -251,6 +261,11 @@ def cost_of(text: str, target: str) -> str:
     if text == "learned" and target not in ("auto", "cpu"):
         raise typer.BadParameter("--cost learned is for --target cpu")
     return text
+
+
+def path_of(text: str | None) -> Path | None:
+    """A file that an option names."""
+    return Path(text) if text else None
 
 
 def target_of(text: str, device: str | None = None, resident: int | None = None) -> str:

@@ -447,7 +447,7 @@ class Compiled:
 
         Raises ArgumentError PF490 for a file that is none of these."""
         found = [instance.built.tuning for instance in self._instances.values()]
-        keep_choices(Path(path), [t for t in found if t is not None])
+        keep_choices(Path(path), [t for t in found if t is not None and t.timed])
 
     def cost(self, /, *args: object, **kwargs: object) -> str:
         """What the compilation for these arguments took: seconds by step, and memory."""

@@ -95,6 +95,9 @@ def request_of(
     check_given(graph.name, graph.sizes, {n: 0 if isinstance(v, Open) else v for n, v in given.items()})
     fixed = {n: int(v) for n, v in given.items() if not isinstance(v, Open)}
     target = "cuda" if made_for == "cuda" else "cpu"
+    if options.plan_file is not None:
+        message = f"{options.plan_file} is for calls; what is exported has sizes that it does not know"
+        raise ArgumentError(message, code="PF428", hint="export what is compiled without plan=")
     if blas not in BLAS or (blas == "caller" and target == "cuda"):
         message = f"matrix products of {name} cannot be computed by {blas!r} for {target}"
         hint = 'blas="never": by kernels of ours; blas="caller": by a function of the caller, on the CPU'

@@ -212,7 +212,7 @@ class Compilation:
     mapping: tuple[tuple[str, object], ...] = ()
 
     def __post_init__(self) -> None:
-        plan, stitching = self.options.plan, self.stitching
+        plan, stitching = self.options.gpu_plan, self.stitching
         if plan and plan.barriers is not None and stitching and stitching.barriers is None:
             object.__setattr__(self, "stitching", replace(stitching, barriers=plan.barriers))
 
@@ -253,23 +253,13 @@ class Compilation:
 
     def lowered(self, step: Watch) -> Lowered:
         """The way from the graph to kernels."""
-        # text and its TensorGraph (open sizes), as they came
-        step("source", lambda: (self.graph.span.source.text, self.graph))
-        # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
         found: list[Decision] = []
-        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes, found))
-        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
-        specific = in_memory_order(specific, self.layouts.orders, found)
-        # TensorGraph -> TensorGraph (without what it need not compute)
-        checked, own = must_report(self.options, self.target), self.knobs
-        online = self.stitching is not None and self.stitching.online is not False
-        strided, parallel = self.layouts.strided, self.options.scan == "parallel"
-        cx = GraphContext(found, self.machine, own.on, checked, strided, online, own.disabled, parallel)
-        fixed = step("clean", lambda: prepared(specific, cx))
+        fixed = self.prepared(step, found)
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
-        clusters = step("clusters", lambda: self._clusters(fixed, found))
+        clusters = step("clusters", lambda: self.clusters_of(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
-        passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine, self.knobs)
+        cut = replace(self.clustering, groups=None)  # what is cut further is not cut by hand
+        passes = Passes(cut, fusion, self.stitching, self.packing, self.machine, self.knobs)
         lessons = KeptLessons() if self.kept else NoLessons()
         made: Maker = partial(lower_all, lessons=lessons)
         if len(clusters) == 1 and (known := remembered_parts(fixed, passes, lessons)):
@@ -284,7 +274,23 @@ class Compilation:
         low = step("kernels", lambda: lower_clusters(fixed, clusters, passes, made))
         return replace(low, decisions=(*found, *low.decisions))
 
-    def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
+    def prepared(self, step: Watch, found: list[Decision]) -> TensorGraph:
+        """The graph that is cut into clusters."""
+        # text and its TensorGraph (open sizes), as they came
+        step("source", lambda: (self.graph.span.source.text, self.graph))
+        # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
+        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes, found))
+        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
+        specific = in_memory_order(specific, self.layouts.orders, found)
+        # TensorGraph -> TensorGraph (without what it need not compute)
+        checked, own = must_report(self.options, self.target), self.knobs
+        online = self.stitching is not None and self.stitching.online is not False
+        strided, parallel = self.layouts.strided, self.options.scan == "parallel"
+        cx = GraphContext(found, self.machine, own.on, checked, strided, online, own.disabled, parallel)
+        return step("clean", lambda: prepared(specific, cx))
+
+    def clusters_of(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
+        """How that graph is cut."""
         remote, strided = self.packing is not None, self.layouts.strided
         return self.clustering.clusters(fixed, found, self.machine, remote, self.knobs.on, strided)
 

@@ -265,7 +265,7 @@ def mapped_for(
     `fields` of it are set by hand."""
     if target not in ON_GPU:
         return CpuTarget(options.threads or default_threads())
-    wished = options.plan.mapped() if options.plan is not None else ()
+    wished = options.gpu_plan.mapped() if options.gpu_plan is not None else ()
     d, by_hand = chip(options, target), dict[str, Any]((*wished, *fields))
     found = GpuTarget(
         sms=d.sms,

@@ -121,7 +121,7 @@ class Candidate:
 
 def compilation_of(base: Compilation, variant: Variant) -> Compilation:
     """The compilation that gives a variant's code."""
-    made = variant.of(Choices(base.fusion, base.stitching, base.packing, base.knobs, base.mapping))
+    made = variant.of(choices_of(base))
     return replace(
         base,
         fusion=made.fusion,
@@ -129,7 +129,13 @@ def compilation_of(base: Compilation, variant: Variant) -> Compilation:
         packing=made.packing,
         knobs=made.knobs,
         mapping=made.mapping,
+        clustering=made.clustering,
     )
+
+
+def choices_of(base: Compilation) -> Choices:
+    """What variants change, as a compilation has it."""
+    return Choices(base.fusion, base.stitching, base.packing, base.knobs, base.mapping, base.clustering)
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def proposed(
     """All candidates that can be made until the deadline; where they are few, until the last moment. `begun`
     is told of each as soon as it is there."""
     graph = fixed_graph(base.graph, base.sizes)
-    choices = Choices(base.fusion, base.stitching, base.packing, base.knobs)
+    choices = choices_of(base)
     seen: set[object] = set()
     found: list[Candidate] = []
     complete = True
@@ -185,7 +191,7 @@ class Maker:
             else:
                 code = printed(self._watch, compilation, self._lowered[same])
         except PolyfuseError:
-            if not variant.changes:
+            if variant.is_model:
                 raise
             return None
         assert isinstance(code, CpuCode)
@@ -214,7 +220,7 @@ class Compilers:
     def add(self, c: Candidate) -> None:
         """To be compiled as soon as a compiler is free."""
         self._turn[c.key] = Future()
-        heapq.heappush(self._waiting, (c.predicted if c.variant.changes else 0.0, len(self._turn), c))
+        heapq.heappush(self._waiting, (0.0 if c.variant.is_model else c.predicted, len(self._turn), c))
         self._pool.submit(self._one)
 
     def _one(self) -> None:

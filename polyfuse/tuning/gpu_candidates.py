@@ -61,11 +61,6 @@ def plans(graph: TensorGraph, base: Choices) -> Iterator[Variant]:
             yield Variant((name,))
 
 
-def choices_of(base: Compilation) -> Choices:
-    """What plans change, as a compilation has it."""
-    return Choices(base.fusion, base.stitching, base.packing, base.knobs, base.mapping)
-
-
 @dataclass(frozen=True)
 class GpuCandidate:
     """A plan whose machine code is in the cache. form: equal for equal code and launches."""
@@ -189,7 +184,7 @@ class Makers:
                 while time.monotonic() < deadline:
                     current = waiting.get_nowait()
                     found[current] = {"error": LATE}
-                    found[current] = asked(json.dumps(current.changes).encode())
+                    found[current] = asked(json.dumps(current.as_json()).encode())
             except ChildDied:
                 if current is not None:
                     found[current] = {"error": CRASHED}

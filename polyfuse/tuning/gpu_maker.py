@@ -1,6 +1,6 @@
 """The process that makes plans of GPU kernels for another one: ``python -m polyfuse.tuning.gpu_maker``.
 
-It is told a compilation, then names of changes, a line each; it makes and compiles the plan and says its
+It is told a compilation, then variants, a line each; it makes and compiles the plan and says its
 projected time (`polyfuse.tuning.gpu_candidates`).  What crashes the compiler ends this process alone.
 """
 
@@ -32,7 +32,7 @@ class _Maker:
             if self.base is None:
                 self.base = unpack(line)
                 return json.dumps({})
-            return json.dumps(made(self.base, Variant(tuple(json.loads(line)))))
+            return json.dumps(made(self.base, Variant.of_json(json.loads(line))))
 
 
 def main() -> None:

@@ -1,16 +1,27 @@
-"""What a measurement of variants found: a row for each, and which one is taken."""
+"""Variants of an operator: what each changes, what was found out about them, and the file that keeps it.
+
+    Variant(("kernels apart", "non-temporal stores"), cut=(("m__sum", "m"), ("y",)))
+
+A variant is a plan of fusion and a way to print it: named changes of what layers and code generation do on
+their own, and a cut of the graph into clusters.  What draws plans, what searches among them, the table of
+times, and the file all have this one value.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from polyfuse.decisions import counted
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.clustering.cuts import Cut
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
@@ -20,23 +31,33 @@ MODEL = "as the model has it"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a variant can change: the layers, the knobs of code generation, and how a GPU is mapped for."""
+    """What a variant can change: the layers, the knobs of code generation, how a GPU is mapped for, and how
+    the graph is cut."""
 
     fusion: LoopFusion | None
     stitching: Stitching | None
     packing: Packing | None
     knobs: CpuKnobs
     mapping: tuple[tuple[str, object], ...] = ()
+    clustering: Clustering = field(default_factory=Clustering)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Changes by name, all of `EVERY`; none: everything as the model has it."""
+    """Changes by name, all of `EVERY`, and a cut of the graph; none: everything as the model has it."""
 
     changes: tuple[str, ...] = ()
+    cut: Cut | None = None
 
     def __str__(self) -> str:
-        return ", ".join(self.changes) or MODEL
+        digest = sha256(repr(self.cut).encode()).hexdigest()[:4]
+        cut = [f"{counted(len(self.cut), 'cluster')} #{digest}"] if self.cut is not None else []
+        return ", ".join([*cut, *self.changes]) or MODEL
+
+    @property
+    def is_model(self) -> bool:
+        """Is everything as the model has it?"""
+        return self == Variant()
 
     def known(self) -> Variant:
         """Itself. Raises ValueError if a change is none of `EVERY`."""
@@ -49,6 +70,8 @@ class Variant:
         """The choices with the changes made."""
         for name in self.changes:
             base = EVERY[name](base)
+        if self.cut is not None:
+            base = _clustering(groups=self.cut)(base)
         return base
 
     def joined(self, other: Variant) -> Variant | None:
@@ -56,14 +79,27 @@ class Variant:
         mine, theirs = (self.of(_NOTHING), other.of(_NOTHING))
         if dict(mine.mapping).keys() & dict(theirs.mapping).keys():
             return None
-        for part in ("fusion", "stitching", "packing", "knobs"):
+        for part in ("fusion", "stitching", "packing", "clustering", "knobs"):
             a, b, n = getattr(mine, part), getattr(theirs, part), getattr(_NOTHING, part)
             if part == "knobs":
                 if any(getattr(a, f) != getattr(n, f) and getattr(b, f) != getattr(n, f) for f in _FIELDS):
                     return None
             elif a != n and b != n:
                 return None
-        return Variant((*self.changes, *other.changes))
+        return Variant((*self.changes, *other.changes), other.cut if self.cut is None else self.cut)
+
+    def as_json(self) -> dict[str, Any]:
+        """Itself as a file has it."""
+        return {"changes": [*self.changes], **({} if self.cut is None else {"clusters": self.cut})}
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> Variant:
+        """Raises KeyError, TypeError or ValueError for anything else than `as_json` gave."""
+        changes, cut = data["changes"], data.get("clusters")
+        for names in (changes, *(() if cut is None else cut)):
+            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+                raise ValueError(f"{names!r} are no names")
+        return cls(tuple(changes), None if cut is None else tuple(map(tuple, cut))).known()
 
 
 Change = Callable[[Choices], Choices]
@@ -75,6 +111,15 @@ def _fusion(**fields: Any) -> Change:
 
 def _stitching(**fields: Any) -> Change:
     return lambda c: replace(c, stitching=c.stitching and replace(c.stitching, **fields))
+
+
+def _packing(**fields: Any) -> Change:
+    return lambda c: replace(c, packing=c.packing and replace(c.packing, **fields))
+
+
+def _clustering(**fields: Any) -> Change:
+    """What is cut otherwise shall be made so: there is no feedback but of failures."""
+    return lambda c: replace(c, clustering=replace(c.clustering, **fields, feedback="failures"))
 
 
 def _knobs(**fields: Any) -> Change:
@@ -121,6 +166,15 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
+# Other plans of fusion: layers left out or let loose, other limits, another partition.
+PLAN_CHANGES: Mapping[str, Change] = {
+    "no loop fusion": lambda c: replace(c, fusion=None),
+    "packed wherever possible": _packing(always=True),
+    "no packs": lambda c: replace(c, packing=None),
+    "clusters by search": _clustering(whole=0, partition="search"),
+    **{f"clusters of at most {n}": _clustering(whole=0, most=n) for n in (2, 3, 4, 6, 10)},
+}
+
 # What is tried on a GPU: fields of the plan (`gpu_plan.GpuPlan`), then what the layers do; what brings most
 # comes first, as time may be up.
 GPU_CHANGES: Mapping[str, Change] = {
@@ -153,7 +207,7 @@ GPU_CHANGES: Mapping[str, Change] = {
         )
     },
 }
-EVERY: Mapping[str, Change] = {**CHANGES, **GPU_CHANGES}
+EVERY: Mapping[str, Change] = {**CHANGES, **PLAN_CHANGES, **GPU_CHANGES}
 
 _NOTHING = Choices(LoopFusion(), Stitching(), Packing(), CpuKnobs())
 _FIELDS = tuple(CpuKnobs.__dataclass_fields__)
@@ -180,8 +234,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Variants of one operator. note: why nothing was measured; seconds: what the search took; problem and
-    sizes: what was chosen for, in a file of choices; judge: which model told how long each takes.
+    """Variants of one operator. note: why nothing was measured; seconds: what the search took; problem,
+    sizes and target: what was chosen for, in a file of choices; judge: which model told how long each takes;
+    machine: what measured.
 
     `print` shows a table, the one that is taken marked with a star.
     """
@@ -194,6 +249,8 @@ class Tuning:
     problem: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     judge: str = "projected"
+    target: str = "cpu"
+    machine: str = ""
 
     @property
     def timed(self) -> tuple[Row, ...]:
@@ -214,11 +271,11 @@ class Tuning:
         return "\n".join([head, *(line.rstrip() for line in lines)])
 
     def as_json(self) -> dict[str, Any]:
-        rows = [[r.variant.changes, r.predicted, r.measured, r.note, r.spread] for r in self.rows]
+        rows = [[r.variant.as_json(), r.predicted, r.measured, r.note, r.spread] for r in self.rows]
         return {
             "operator": self.operator,
             "rows": rows,
-            "chosen": self.chosen.changes,
+            "chosen": self.chosen.as_json(),
             "note": self.note,
             "seconds": self.seconds,
             "judge": self.judge,
@@ -229,30 +286,31 @@ class Tuning:
         """Raises KeyError, TypeError or ValueError for anything else than `as_json` gave."""
         rows = tuple(
             Row(
-                Variant(tuple(changes)).known(),
+                Variant.of_json(variant),
                 float(predicted),
                 measured and float(measured),
                 str(note),
                 float(apart),
             )
-            for changes, predicted, measured, note, apart in data["rows"]
+            for variant, predicted, measured, note, apart in data["rows"]
         )
-        chosen = Variant(tuple(data["chosen"])).known()
+        chosen = Variant.of_json(data["chosen"])
         note, seconds, judge = str(data["note"]), float(data["seconds"]), str(data["judge"])
         return cls(str(data["operator"]), rows, chosen, note, seconds, judge=judge)
 
 
 # --- choices as a file ------------------------------------------------------------------------------------
 
-# What was measured on one machine, for others and for later versions: names of changes, by the operator and
-# its sizes. The cache has choices by all that they follow from; a file has those that somebody keeps.
+# What was found on one machine, for others and for later versions: variants, by the operator and its sizes.
+# The cache has choices by all that they follow from; a file has those that somebody keeps.  Format 1 had no
+# clusters.
 
-FORMAT = 1
+FORMAT, READ = 2, (1, 2)
 
 
 def keep_choices(path: Path, tunings: Iterable[Tuning]) -> None:
-    """Write choices that were measured into a file, beside those that it has of other problems."""
-    made = {t.problem: _choice(t) for t in tunings if t.timed and t.problem}
+    """Write choices into a file, beside those that it has of other problems."""
+    made = {t.problem: _choice(t) for t in tunings if t.rows and t.problem}
     found = {**_read(path), **made} if path.exists() else made
     text = json.dumps({"format": FORMAT, "choices": found}, indent=1) + "\n"
     try:
@@ -267,34 +325,74 @@ def choice_in(path: Path, problem: str) -> Variant | None:
     if found is None:
         return None
     try:
-        return Variant(tuple(map(str, found["changes"]))).known()
+        return Variant.of_json(found)
     except (KeyError, TypeError, ValueError) as e:
         raise _unusable(path, f"has a choice that this version cannot take: {e}") from None
 
 
+def plan_in(path: Path, problem: str, operator: str, sizes: Mapping[str, int]) -> Variant:
+    """The same where a file must have it. Raises ArgumentError PF428 where it has not."""
+    found = choice_in(path, problem)
+    if found is not None:
+        return found
+    have = [d for d in _read(path).values() if isinstance(d, dict)]
+    same = [d.get("sizes") for d in have if d.get("operator") == operator]
+    at = f" at {_told(sizes)}" if sizes else ""
+    if not same:
+        others = ", ".join(dict.fromkeys(str(d.get("operator")) for d in have)) or "nothing"
+        raise unfit(path, f"has no plan of {operator}, but of {others}", "take the file of this operator")
+    if dict(sizes) in same:
+        why = "its text, types, layouts or target are others now"
+        raise unfit(path, f"has a plan of {operator}{at} as it was: {why}", "`polyfuse tune` finds a new one")
+    others = "; ".join(_told(s) for s in same if isinstance(s, dict))
+    hint = "`polyfuse tune FILE --size ...` adds one; tuned= leaves what a file does not have to the model"
+    raise unfit(path, f"has no plan of {operator}{at}, but at {others}", hint)
+
+
+def unfit(path: Path, why: str, hint: str) -> ArgumentError:
+    """PF428: a plan is of something else."""
+    return ArgumentError(f"{path} {why}", code="PF428", hint=hint)
+
+
+def _told(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n}={v}" for n, v in sizes.items())
+
+
 def _choice(t: Tuning) -> dict[str, Any]:
-    """The changes, and for readers what they are for and what they brought."""
-    us = {str(r.variant): round(1e6 * r.measured, 2) for r in t.timed if r.measured is not None}
+    """The variant, and for readers what it is for and what it brought."""
+    measured = {str(r.variant): _us(r.measured) for r in t.timed if r.measured is not None}
+    predicted = {str(r.variant): _us(r.predicted) for r in t.rows if isfinite(r.predicted)}
     return {
         "operator": t.operator,
         "sizes": dict(t.sizes),
-        "changes": list(t.chosen.changes),
-        "microseconds": us,
+        "target": t.target,
+        "machine": t.machine,
+        "model": t.judge,
+        **t.chosen.as_json(),
+        "microseconds": measured,
+        "predicted microseconds": predicted,
     }
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, 2)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] == FORMAT:
+        if data["format"] in READ:
             return dict(data["choices"])
+        known = f"formats {' and '.join(map(str, READ))}"
+        raise _unusable(path, f"has format {data['format']!r}; this version reads {known}")
     except OSError as e:
         raise _unusable(path, f"cannot be read: {e}") from None
-    except (ValueError, KeyError, TypeError):
-        pass
+    except (ValueError, KeyError, TypeError) as e:
+        if isinstance(e, ArgumentError):
+            raise
     raise _unusable(path, "is no file of choices")
 
 
 def _unusable(path: Path, why: str) -> ArgumentError:
-    hint = "`Compiled.keep_tuning` writes such a file"
+    hint = "`polyfuse tune FILE --out PLAN` and `Compiled.keep_tuning` write such files"
     return ArgumentError(f"{path} {why}", code="PF490", hint=hint)

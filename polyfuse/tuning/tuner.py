@@ -25,11 +25,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Protocol
 
 from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.pipeline import Built, Compilation, clustering_of, fixed_graph, run
-from polyfuse.driver.targets import knobs_for, projected_cpu
+from polyfuse.driver.targets import chip, knobs_for, projected_cpu
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -39,11 +41,19 @@ from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import ON_GPU, Options
 from polyfuse.runtime.cache.disk import Cache, cache_key, read_file
 from polyfuse.runtime.cuda.compiler import find_cuda_compiler
-from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
-from polyfuse.tuning.candidates import LATE, Candidate, Compilers, Maker, compilation_of, proposed
-from polyfuse.tuning.gpu_candidates import Makers, choices_of, plans
+from polyfuse.runtime.toolchain.compiler import cpu_identity, cpu_name, find_compiler
+from polyfuse.tuning.candidates import (
+    LATE,
+    Candidate,
+    Compilers,
+    Maker,
+    choices_of,
+    compilation_of,
+    proposed,
+)
+from polyfuse.tuning.gpu_candidates import Makers, plans
 from polyfuse.tuning.judges import LearnedJudge, judge_for, learned_for
-from polyfuse.tuning.table import Row, Tuning, Variant, choice_in
+from polyfuse.tuning.table import Row, Tuning, Variant, choice_in, plan_in, unfit
 from polyfuse.tuning.trials import ChildTimer, GpuTimer, Timer, TrialFailed
 
 # --- times ------------------------------------------------------------------------------------------------
@@ -208,6 +218,8 @@ def build_tuned(
     if target in ON_GPU:
         found, knobs = clustering_of(clustering, options), knobs_for(target, options)
         base = replace(base, clustering=found, knobs=knobs)
+    if options.plan_file is not None:
+        return _pinned(base, options.plan_file)
     pinned = choice_in(options.tuned, problem(base)) if options.tuned is not None else None
     if pinned is not None:
         found_in = Tuning(graph.name, (), pinned, f"chosen in {options.tuned}")
@@ -223,11 +235,31 @@ def build_tuned(
     return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))
 
 
+def _pinned(base: Compilation, path: Path) -> Built:
+    """The variant that a file must have. Raises ArgumentError PF428 where it has none that fits."""
+    pinned = plan_in(path, problem(base), base.graph.name, base.sizes)
+    try:
+        built = run(compilation_of(base, pinned))
+    except ArgumentError as e:
+        if e.code != "PF427" or base.clustering.groups is not None:
+            raise
+        why = f"has clusters that {base.graph.name} cannot have: {e.diagnostics[0].message}"
+        raise unfit(path, why, "`polyfuse tune` finds a plan for this version") from None
+    return _with(built, Tuning(base.graph.name, (), pinned, f"pinned by {path}"), acted=True)
+
+
 def _with(built: Built, tuning: Tuning, acted: bool = False) -> Built:
-    tuning = replace(tuning, problem=problem(built.compilation), sizes=tuple(built.compilation.sizes.items()))
+    tuning = about(tuning, built.compilation)
     why = tuning.note or f"the fastest of {len(tuning.timed)} variants measured"
     decision = Decision("tune", str(tuning.chosen), acted or not tuning.note, why)
     return replace(built, decisions=(*built.decisions, decision), tuning=tuning)
+
+
+def about(tuning: Tuning, made: Compilation) -> Tuning:
+    """With what a file of choices says of it."""
+    machine = chip(made.options, made.target).name if made.target in ON_GPU else cpu_name()
+    at = tuple(made.sizes.items())
+    return replace(tuning, problem=problem(made), sizes=at, target=made.target, machine=machine)
 
 
 def ranked(base: Compilation) -> Tuning:
@@ -437,7 +469,7 @@ def _met_again(
     more; the rows with what that gave."""
     best = fastest(rows).variant
     last = [c for c in chosen if c.variant in (Variant(), best) or len(c.variant.changes) > 1]
-    if not best.changes or time.monotonic() > deadline:
+    if best.is_model or time.monotonic() > deadline:
         return Variant(), rows
     notes = {c.key: r.note for c in last for r in rows if r.variant == c.variant and r.note}
     times = in_turns([c.key for c in last if c.key not in notes], timer, notes, deadline)

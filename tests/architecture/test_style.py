@@ -66,6 +66,7 @@ SHORT = {
     "polyfuse.runtime.machine.room": "one question, asked before calls and by the command",
     "polyfuse.runtime.machine.stopwatch": "one measurement, above the runtime of a CPU",
     "polyfuse.runtime.toolchain.run_sanitized": "a program of its own, started by name",
+    "polyfuse.learn.plans": "what is drawn for samples, which users never need",
     "polyfuse.tuning.judges": "the choice between cost models, asked by two modules of tuning",
 }
 

@@ -48,6 +48,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.clustering.cuts import Cut, Cuts
 from polyfuse.layers.clustering.quotient import Quotient
 from polyfuse.layers.clustering.search import Nodes, PlanSearch, union
 from polyfuse.layers.contractions.contraction import Followed, followed
@@ -78,6 +79,8 @@ class Clustering:
     feedback  which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also
               those that the cost model finds slower than their parts; "measure": those that are, on a CPU,
               which takes a few seconds more
+    groups   the clusters by hand, as names of statements (those that `polyfuse emit --stage clean` shows);
+              None leaves them to the fields above
     """
 
     most: int = 40
@@ -85,6 +88,7 @@ class Clustering:
     library: Wanted = "auto"
     partition: Partition = "connect"
     feedback: Feedback = "model"
+    groups: Cut | None = None
 
     def __post_init__(self) -> None:
         if self.feedback not in get_args(Feedback):
@@ -113,6 +117,10 @@ class Clustering:
         """
         names = tuple(s.name for s in graph.statements)
         target = as_target(machine)
+        if self.groups is not None:
+            given = cuts_of(graph).checked(self.groups)
+            decisions.append(Decision("clusters", graph.name, True, f"{len(given)} clusters, as given"))
+            return [*given]
         products = [s for s in graph.statements if library_product(graph, s, target, strided)]
         if len(names) <= self.whole and (self.library == "never" or not products):
             return [names] if names else []
@@ -266,6 +274,11 @@ def search_of(graph: TensorGraph, target: Target, most: int = 40) -> PlanSearch:
     """The search for a plan of a graph; sizes that are open count as layer II counts them."""
     fixed = specialize(graph, dict.fromkeys(graph.sizes, OPEN_SIZE)) if graph.sizes else graph
     return PlanSearch(fixed, _Clusters(fixed, most).nodes(), target, most)
+
+
+def cuts_of(graph: TensorGraph) -> Cuts:
+    """The cuts that a graph can have."""
+    return Cuts(graph.name, tuple(s.name for s in graph.statements), _Clusters(graph, 1).nodes())
 
 
 def _set_of(nodes: Iterable[int]) -> int:

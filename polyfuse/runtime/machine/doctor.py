@@ -135,13 +135,13 @@ def _machine() -> list[Finding]:
     from polyfuse.runtime.cpu.memory import usable_memory
     from polyfuse.runtime.cpu.pool import available_cores, default_threads
     from polyfuse.runtime.machine.probe import cache_sizes
-    from polyfuse.runtime.toolchain.compiler import cpu_features
+    from polyfuse.runtime.toolchain.compiler import cpu_features, cpu_name
 
     group = "Machine"
     features = [f for f in FEATURES if f in cpu_features()]
     sizes = cache_sizes()
     found = [
-        Finding(group, "processor", "info", _model()),
+        Finding(group, "processor", "info", cpu_name()),
         Finding(group, "features", "info", " ".join(features) or "none that matter"),
         Finding(group, "caches", "info", f"{_kib(sizes.l1)} L1, {_kib(sizes.l2)} L2, {_kib(sizes.l3)} L3"),
         Finding(group, "memory", "info", format_bytes(usable_memory())),
@@ -157,15 +157,6 @@ def _machine() -> list[Finding]:
 
 def _kib(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
-
-
-def _model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            names = [line.partition(":")[2].strip() for line in f if line.startswith("model name")]
-    except OSError:
-        names = []
-    return (names[0] if names else platform.processor()) or platform.machine()
 
 
 def _cache() -> list[Finding]:

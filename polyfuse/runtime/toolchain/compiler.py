@@ -474,6 +474,13 @@ def cpu_identity() -> str:
     return " ".join([platform.machine(), *model, *sorted(cpu_features())])
 
 
+def cpu_name() -> str:
+    """The processor as people call it, as far as the system tells."""
+    if platform.system() == "Darwin":
+        return _sysctl("machdep.cpu.brand_string") or platform.machine()
+    return _first_processor().get("model name", "") or platform.processor() or platform.machine()
+
+
 def _sysctl(name: str) -> str:
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(

@@ -25,8 +25,8 @@ from polyfuse.options import Options
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.tuning import gpu_candidates, tuner
-from polyfuse.tuning.candidates import LATE, compilation_of
-from polyfuse.tuning.gpu_candidates import Makers, choices_of, made, plans
+from polyfuse.tuning.candidates import LATE, choices_of, compilation_of
+from polyfuse.tuning.gpu_candidates import Makers, made, plans
 from polyfuse.tuning.gpu_trial import GpuTrials
 from polyfuse.tuning.table import GPU_CHANGES, Row, Tuning, Variant, choice_in, keep_choices
 from polyfuse.tuning.trial import recipes

@@ -351,7 +351,7 @@ def test_a_table_shows_both_times() -> None:
     found = Tuning("f", rows, Variant(("1 thread",)))
     assert Tuning.of_json(json.loads(json.dumps(found.as_json()))) == found
     with pytest.raises(ValueError):
-        Tuning.of_json({**found.as_json(), "chosen": ["faster"]})
+        Tuning.of_json({**found.as_json(), "chosen": {"changes": ["faster"]}})
 
 
 # --- trials -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -17,12 +18,13 @@ from polyfuse.driver.pipeline import Compilation
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import statement_reads
+from polyfuse.layers.clustering.clusters import cuts_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.learn import timing
 from polyfuse.learn.collect import gather, make_programs, time_programs
 from polyfuse.learn.features import KERNEL_FEATURES, NODE_FEATURES, KernelGraph
 from polyfuse.learn.making import MADE, Program, Wanted, made_files
-from polyfuse.learn.plans import DrawnCuts, plans
+from polyfuse.learn.plans import plans
 from polyfuse.learn.samples import PLANS, VARIANTS, Sample, collected, load, merge
 from polyfuse.options import Options
 from polyfuse.runtime.toolchain.compiler import find_compiler
@@ -101,15 +103,15 @@ def test_samples_of_other_features_are_refused(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("seed", range(6))
 def test_a_drawn_cut_has_each_statement_once_and_no_cycle(seed: int) -> None:
     graph = instantiate(parse_text(TEXT), "f")
-    cuts = DrawnCuts(whole=0, feedback="failures", seed=seed)
-    found = cuts.clusters(graph, [], 1)
+    cuts = cuts_of(graph)
+    found = cuts.drawn(random.Random(seed), 0.5)
     assert sorted(n for c in found for n in c) == sorted(s.name for s in graph.statements)
     of = {graph.statement(n).target: k for k, c in enumerate(found) for n in c}
     for k, c in enumerate(found):
         for name in c:
             reads = {r.tensor for r in statement_reads(graph.statement(name))} & set(of)
             assert all(of[t] <= k for t in reads)
-    assert found == cuts.clusters(graph, [], 1)
+    assert found == cuts.drawn(random.Random(seed), 0.5) == cuts.checked(found[::-1])
 
 
 def test_plans_are_drawn_by_a_seed() -> None:
