@@ -4,8 +4,8 @@
     python docs/count_words.py --longest   the longest sentences with their pages
 
 Counted is what people write and read: pages of `docs`, chapters of the course (their text, not their code),
-README and CONTRIBUTING.  Not counted are programs and outputs (fenced code), pages that a program made, what
-a program measured (between `<!-- measured -->` and `<!-- end -->`), and the pages of error codes, of which a
+README and CONTRIBUTING.  Not counted are programs and outputs (fenced code), pages that a program made, parts
+that a program wrote (between `<!-- NAME -->` and `<!-- end -->`), and the pages of error codes, of which a
 reader wants one; their sum is told apart.
 """
 
@@ -24,7 +24,7 @@ WORDS, MEAN = 60_000, 20.0
 
 _NOT_READ = re.compile(
     r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)`*$"
-    r"|<!-- (?:measured|counted).*?(?:<!-- end -->|\Z)|<!--.*?-->|^<a id=.*?</a>$",
+    r"|<!-- (?!end ).*?(?:<!-- end -->|\Z)|^<a id=.*?</a>$",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")

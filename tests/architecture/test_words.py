@@ -38,6 +38,10 @@ code does not
 <!-- measured -->
 nor does this
 <!-- end -->
+
+<!-- figures of today -->
+nor this
+<!-- end -->
 """
 
 
