@@ -82,6 +82,7 @@ pages: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_errors.py
 	$(RUN) docs/build_environment.py
 	$(RUN) docs/build_passes.py
+	$(RUN) docs/build_identities.py
 	$(RUN) docs/build_stdlib_reference.py
 	$(RUN) docs/build_examples.py
 	$(RUN) docs/build_editors.py
