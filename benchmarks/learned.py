@@ -37,15 +37,15 @@ from polyfuse.learn.evaluate import (
     held_out_programs,
     held_out_sizes,
     importance,
-    narrow,
     predicted,
     repeated,
     ridge,
+    samples_of,
     switching,
 )
 from polyfuse.learn.features import GROUPS, KERNEL_FEATURES
 from polyfuse.learn.model import Design, Model
-from polyfuse.learn.samples import PLANS, VARIANTS, Samples, load, merge
+from polyfuse.learn.samples import PLANS, VARIANTS, Samples
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "benchmarks" / "data"
@@ -223,11 +223,8 @@ def sure_of(samples: Samples, which: Array, seconds: Array) -> float:
 
 
 def data(files: Sequence[Path]) -> Samples:
-    """The samples of some files, or of all that there are. Code for another core is other programs."""
-    found = [(f, load(f)) for f in files or sorted(DATA.glob("cpu_*.xz"))]
-    return merge(
-        [replace(x, programs=[*map(narrow, x.programs)]) if "_avx2" in f.stem else x for f, x in found]
-    )
+    """The samples of some files, or of all that there are."""
+    return samples_of(*(files or [DATA]))
 
 
 def train(given: argparse.Namespace) -> None:

@@ -201,4 +201,4 @@ assert "race" in found["PF730"]
 #
 # </details>
 #
-# Next: the [tutorials](../tutorials/index.md).
+# Next: [model against clock](15_model_against_clock.py).

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from polyfuse.learn.features import KERNEL_FEATURES
 from polyfuse.learn.model import Batch, Model, Scales
-from polyfuse.learn.samples import Samples
+from polyfuse.learn.samples import Samples, load, merge
 
 Array = NDArray[Any]
 
@@ -105,6 +107,16 @@ NARROW = " (AVX2)"
 def narrow(program: str) -> str:
     """What a program is called whose code is for narrower vectors than the machine has."""
     return f"{program}{NARROW}"
+
+
+def samples_of(*places: str | PathLike[str]) -> Samples:
+    """The samples of files, and of those for a CPU that are in folders; code for narrower vectors than the
+    machine has is other programs."""
+    files = [f for p in map(Path, places) for f in (sorted(p.glob("cpu_*.xz")) if p.is_dir() else [p])]
+    found = [(f, load(f)) for f in files]
+    return merge(
+        [replace(x, programs=[*map(narrow, x.programs)]) if "_avx2" in f.stem else x for f, x in found]
+    )
 
 
 def stem(program: str) -> str:

@@ -223,3 +223,11 @@ def test_from_schedule_to_code() -> None:
     for read, barriers in (("H - 1 - h", 1), ("h", 0)):
         source = kernels(read, 1024).code().source
         assert source[source.index('extern "C"') :].count("__syncthreads") == barriers
+
+
+def test_model_against_clock() -> None:
+    measured = np.array([3.0, 3.3])
+    for predicted, error, chosen in (((1.0, 1.2), 65, 0), ((3.2, 3.1), 6, 1)):
+        told = np.array(predicted)
+        assert round(100 * np.abs(told / measured - 1).mean()) == error and np.argmin(told) == chosen
+    assert round(100 * (measured[1] / measured[0] - 1)) == 10

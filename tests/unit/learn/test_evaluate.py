@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from polyfuse.learn.evaluate import (
     operators,
     repeated,
     ridge,
+    samples_of,
     stem,
     switching,
 )
@@ -55,6 +57,16 @@ def test_programs_of_the_same_nodes_are_one_operator() -> None:
     graphs[two] = replace(graphs[two], opcodes=graphs[one].opcodes[::-1])
     found = operators(replace(few, graphs=graphs))
     assert found[1] == found[2] != found[0]
+
+
+def test_files_of_a_folder_are_one_set_and_narrower_code_is_other_programs(tmp_path: Path) -> None:
+    few = made_up(3, 1)
+    for name in ("cpu_b_avx2", "cpu_a", "gpu_c"):
+        few.save(tmp_path / f"{name}.xz")
+    found = samples_of(str(tmp_path))
+    assert found.programs == [*few.programs, *(f"{p} (AVX2)" for p in few.programs)]
+    assert samples_of(tmp_path / "cpu_a.xz", tmp_path / "cpu_b_avx2.xz").programs == found.programs
+    assert len(found) == 2 * len(few) and samples_of(tmp_path / "gpu_c.xz").programs == few.programs
 
 
 @pytest.mark.parametrize(
