@@ -43,3 +43,12 @@ def standard_operator(name: str) -> ast.OpDef:
     if name not in ops:
         raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=did_you_mean(name, ops))
     return ops[name]
+
+
+def source_of(op: ast.OpDef) -> str:
+    """An operator as its file has it, with the comment above it."""
+    lines = op.span.source.text[: op.span.start].splitlines()
+    above: list[str] = []
+    while lines and lines[-1].startswith("#"):
+        above.insert(0, lines.pop())
+    return "\n".join([*above, op.span.text])

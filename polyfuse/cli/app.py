@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyfuse import __version__
-from polyfuse.cli import build, explain, kernels, pages, run, stages, text, tools
+from polyfuse.cli import build, explain, explore, kernels, pages, run, stages, text, tools
 from polyfuse.cli.errors import Guarded
 
 _HELP = """Compile, run and look into fused tensor operators.
@@ -63,6 +63,7 @@ _add(_WORK, build.build)
 _add(_LOOK, stages.emit)
 _add(_LOOK, explain.explain)
 _add(_LOOK, explain.passes)
+_add(_LOOK, explore.explore)
 _add(_TEXT, stages.grad)
 _add(_TEXT, text.check)
 _add(_TEXT, text.fmt)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from polyfuse.frontend_dsl.syntax.imports import load_file, load_text
     from polyfuse.frontend_dsl.syntax.parse import parse_text
     from polyfuse.ir.dtypes import BY_NAME as DTYPES
-    from polyfuse.library import standard_operator, standard_programs
+    from polyfuse.library import source_of, standard_operator, standard_programs
     from polyfuse.options import Options
 
 _FROM = {
@@ -53,7 +53,7 @@ _FROM = {
     "polyfuse.frontend_dsl.syntax.imports": "load_file load_text",
     "polyfuse.frontend_dsl.syntax.parse": "parse_text",
     "polyfuse.ir.dtypes": "BY_NAME",
-    "polyfuse.library": "standard_operator standard_programs",
+    "polyfuse.library": "source_of standard_operator standard_programs",
     "polyfuse.options": "Options",
 }
 _WHERE = {name: (module, name) for module, names in _FROM.items() for name in names.split()}
@@ -91,6 +91,7 @@ __all__ = [
     "parse_text",
     "passes_by_list",
     "signature",
+    "source_of",
     "standard_operator",
     "standard_programs",
     "stdlib",

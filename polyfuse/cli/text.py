@@ -74,7 +74,7 @@ def _mend(name: str, unsafe: bool) -> None:
     """Carry out hints, and replace the file if there were any."""
     from polyfuse.cli.compiler import mended
 
-    old = _utf8(files.existing(name))
+    old = utf8(files.existing(name))
     new, count = mended(old, lambda text: files.check_text(text, name), unsafe)
     if count:
         files.write_whole(Path(name), new)
@@ -104,7 +104,7 @@ def fmt(
 
     changed = 0
     for name in files.expanded(file):
-        old = sys.stdin.read() if name == "-" else _utf8(files.existing(name))
+        old = sys.stdin.read() if name == "-" else utf8(files.existing(name))
         files.opened[name] = old
         new = format_program(parse_text(old, files.STDIN if name == "-" else name))
         new = new if new.endswith("\n") else new + "\n"
@@ -122,7 +122,8 @@ def fmt(
         raise typer.Exit(1)
 
 
-def _utf8(path: Path) -> str:
+def utf8(path: Path) -> str:
+    """The text of a file, or a usage error."""
     try:
         with path.open(encoding="utf-8", newline="") as f:
             return f.read()
@@ -158,22 +159,12 @@ def stdlib(
 
       polyfuse stdlib layer_norm
     """
-    from polyfuse.cli.compiler import signature, standard_operator, standard_programs
+    from polyfuse.cli.compiler import signature, source_of, standard_operator, standard_programs
 
     if name is not None:
-        screen.show(_source_of(standard_operator(name)))
+        screen.show(source_of(standard_operator(name)))
         return
     for program in standard_programs():
         screen.out().print(Path(program.source.name).stem.replace("_", " "), style="bold")
         for op in program.ops:
             screen.out().print(f"  {signature(op)}", soft_wrap=True)
-
-
-def _source_of(op: object) -> str:
-    """An operator as its file has it, with the comment above it."""
-    span = op.span  # type: ignore[attr-defined]
-    lines = span.source.text[: span.start].splitlines()
-    above: list[str] = []
-    while lines and lines[-1].startswith("#"):
-        above.insert(0, lines.pop())
-    return "\n".join([*above, span.text])

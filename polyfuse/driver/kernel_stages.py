@@ -216,14 +216,14 @@ class Kernels:
 
     def explain(self) -> str:
         """Every decision so far, one a line, and where what goes from one statement to another is kept."""
-        return "\n".join([*map(str, self._told()), *(f"+ scheme {e}" for e in self.schemes().edges)])
+        return "\n".join([*map(str, self.told()), *(f"+ scheme {e}" for e in self.schemes().edges)])
 
     def plans(self) -> list[str]:
         """Of kernels on a GPU: what would be decided by hand of each (`GpuPlan`); of a CPU nothing."""
         named = (p for k in self.kernels for p in plans_of(k)) if self.target in ON_GPU else ()
         return [f"{name}: {plan}" for name, plan in named]
 
-    def _told(self) -> tuple[Decision, ...]:
+    def told(self) -> tuple[Decision, ...]:
         """Decisions as the code of a CPU has them, where it can be printed."""
         code = None if self.ir.graph.sizes else self.code()
         return told(self.decisions, code, self.ir) if code is not None else self.decisions

@@ -55,16 +55,17 @@ class Proposal:
 
 @dataclass
 class Document:
-    """A text, by the path that its imports are relative to."""
+    """A text, by the path that its imports are relative to; one that is `alone` cannot import."""
 
     text: str
     path: str
+    alone: bool = False
     found: Sequence[Diagnostic] = field(init=False)
     checked: Checked | None = field(init=False)
 
     def __post_init__(self) -> None:
         try:
-            self.checked = check_text(self.text, self.path, Path(self.path).parent)
+            self.checked = check_text(self.text, self.path, None if self.alone else Path(self.path).parent)
             self.found = self.checked.found.found
         except DslError as error:
             self.checked, self.found = None, error.diagnostics

@@ -90,8 +90,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jax": EVERYTHING,
     "interop.by_hand": LOW | {"api", "frontend_dsl"},
     "interop.array_families": LOW | {"ir", "runtime.cpu", "runtime.cuda"},
+    "explore": EVERYTHING,
     "cli": LOW
     | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
+    | {"explore.server"}
     | {"frontend_dsl"},
     "checking": LOW | {"ir", "frontend_dsl", "poly", "library", "lints"},
     "fixes": LOW | {"frontend_dsl"},
@@ -116,6 +118,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pygments": ("polyfuse.highlight",),
     "pygls": ("polyfuse.lsp",),
     "lsprotocol": ("polyfuse.lsp",),
+    "starlette": ("polyfuse.explore.server",),
+    "uvicorn": ("polyfuse.explore.server",),
     "pytest": (),
 }
 
@@ -131,6 +135,8 @@ NOT_AT_IMPORT = (
     "rich",
     "pygments",
     "pygls",
+    "starlette",
+    "uvicorn",
     "scipy",
     "matplotlib",
 )

@@ -26,6 +26,7 @@ SHORT = {
     "polyfuse.cli.build": "a command",
     "polyfuse.cli.app": "the command, which imports all the others",
     "polyfuse.cli.compiler": "what all commands take of the compiler",
+    "polyfuse.cli.explore": "a command",
     "polyfuse.cli.pages": "pages of errors, for commands and for the shell",
     "polyfuse.codegen.analysis.op_cost": "one fact, asked by seven transformations",
     "polyfuse.codegen.analysis.renaming": "one spelling of names, for all transformations",
