@@ -132,7 +132,7 @@ class Child:
     def _start(self) -> None:
         if self._unavailable:
             raise ChildUnavailable("no helper process")
-        package = str(Path(__file__).resolve().parents[1])
+        package = str(Path(__file__).resolve().parents[2])
         known = os.environ.get("PYTHONPATH")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *([known] if known else [])])}
         try:
