@@ -30,6 +30,7 @@ from polyfuse.explore.programs import (
     told,
 )
 from polyfuse.explore.views import view
+from polyfuse.highlight import RULES
 from polyfuse.lsp.document import Document
 from polyfuse.support.processes import serve
 
@@ -74,7 +75,7 @@ def _answered(request: Mapping[str, Any]) -> dict[str, Any]:
     text = ""
     try:
         if request["do"] == "library":
-            return {"library": library()}
+            return {"library": library(), "rules": [[pattern, scope] for pattern, scope, _ in RULES]}
         asked = Asked.of(request["state"])
         text = asked.text
         return _DONE[request["do"]](asked, place, request)

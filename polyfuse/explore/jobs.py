@@ -2,9 +2,9 @@
 
     answer = await Jobs(limit_s=30).ask(page, {"do": "view", ...})
 
-A job that takes too long is ended with its process; the next one has another.  When a page asks again, what it
-asked before is dropped: at once where it waits, after a short while where it runs, since many jobs are
-nearly done and a new process costs a second.
+A job that takes too long is ended with its process; the next one has another.  When a page asks again,
+what it asked before is dropped: at once where it waits, after a short while where it runs, since many jobs
+are nearly done and a new process costs a second.
 """
 
 from __future__ import annotations

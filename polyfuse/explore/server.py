@@ -2,9 +2,9 @@
 
     app = create_app(Settings("token", 8765))
 
-Only this machine may ask, and of it only who has the token.  The page's address has it, and a cookie keeps it; a
-request is refused whose Host is not this server (a name that leads here), whose Origin is another page,
-or which lacks the token.  The page may load scripts from here alone.
+Only this machine may ask, and of it only who has the token.  The page's address has it, a cookie keeps it.  A
+request is refused whose Host is not this server (a name that leads here), whose Origin is another page, or
+which lacks the token.  The page may load scripts from here alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECK_LIMIT_S, VIEW_LIMIT_S = 10.0, 60.0
 STATIC = Path(__file__).with_name("static")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
@@ -50,7 +50,7 @@ EXAMPLE = """\
 # Layer normalisation of rows, without gains.
 op normalise(x: f32[T, H]) -> (y: f32[T, H]) {
   mean[t] = sum[h](x[t, h]) / H
-  variance[t] = sum[h]((x[t, h] - mean[t])^2) / H
+  variance[t] = sum[h]((x[t, h] - mean[t]) ** 2) / H
   y[t, h] = (x[t, h] - mean[t]) / sqrt(variance[t] + 1e-5)
 }
 """

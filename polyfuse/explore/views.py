@@ -211,7 +211,7 @@ def _kernels(stages: Stages) -> Iterator[Part]:
     yield table("Where each tensor is", head, rows, len(head))
     if plans := kernels.plans():
         yield texts("Plans of the kernels, as `GpuPlan` has them", "\n".join(plans))
-    yield texts("Kernels as text: + parallel loops, @ the place of a loop on the machine", str(kernels))
+    yield texts("Kernels as text", str(kernels))
 
 
 def _leaves(k: Kernel) -> tuple[Kernel, ...]:

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("*.py", "*.pf", "*.lark", "*.h", "*.cpp", "*.md", "*.npz", "py.typed")
+SHIPPED = (
+    "*.py",
+    "*.pf",
+    "*.lark",
+    "*.h",
+    "*.cpp",
+    "*.md",
+    "*.npz",
+    "py.typed",
+    "explore/static/*",
+    "explore/bundle/*",
+)
 
 # Runs in isolated mode, far from the checkout; the wheel's folder is the first argument.
 PROBE = """
