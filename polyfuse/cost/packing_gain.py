@@ -146,7 +146,9 @@ class PackedTimes:
             saved = self.gains(pack)[-1]
             return f"{len(pack)} kernels side by side take {_us(apart - saved)} instead of {_us(apart)}"
         both = self.gains([*pack, *refused])[-1]
-        return f"it fills the machine alone: with the next one {_us(both)} would be gained of {_us(apart)}"
+        change = f"save only {_us(both)}" if both >= 0 else f"cost {_us(-both)} more"
+        names = ", ".join(self._kernel(k).name for k in refused)
+        return f"it fills the machine alone, in {_us(apart)}: a pack with {names} would {change}"
 
     def _kernel(self, k: int) -> KernelEstimate:
         return self.kernels[k]
