@@ -14,7 +14,7 @@ common.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from xml.sax.saxutils import escape
@@ -25,6 +25,7 @@ from polyfuse.visualize.svg import (
     EDGE,
     FAINT,
     HUES,
+    INK,
     MARGIN,
     PAPER,
     ROOT,
@@ -40,7 +41,7 @@ from polyfuse.visualize.svg import (
 CELL = 34
 DOT, DISC = 6, 13  # radius of a point, and of one with a number
 TICKS, HEADING, GAP = 20, 22, 30
-WIDEST, NARROWEST = 940, 540
+WIDEST, NARROWEST = 800, 540
 LINE = 20
 SANS_CHAR = 7.2  # width of a character of small text, rounded up
 TITLE_CHAR = 11.5
@@ -241,6 +242,23 @@ class Sheet:
         disc = f'<circle class="point" cx="{num(x)}" cy="{num(y)}" r="{num(self.radius)}" fill="{fill}"/>'
         label = text(x, y + 3.5, words, family="n", fill=ink) if words else ""
         self._over.append(f"<g{more}>{inner}{disc}{label}</g>")
+
+    def outline(self, nodes: Iterable[Node], tip: str) -> None:
+        """A line around cells of points that belong together, without the edges that two of them share."""
+        corners = {(x - CELL / 2, y - CELL / 2) for x, y in (self.spots[n] for n in nodes)}
+        edges: dict[str, None] = {}
+        for x, y in sorted(corners):
+            for dx, dy, edge in (
+                (-CELL, 0, f"M{num(x)} {num(y)}v{CELL}"),
+                (CELL, 0, f"M{num(x + CELL)} {num(y)}v{CELL}"),
+                (0, -CELL, f"M{num(x)} {num(y)}h{CELL}"),
+                (0, CELL, f"M{num(x)} {num(y + CELL)}h{CELL}"),
+            ):
+                if (x + dx, y + dy) not in corners:
+                    edges[edge] = None
+        style = f'fill="none" stroke="{INK}" stroke-width="1.4" stroke-linecap="round"'
+        tip = f"<title>{escape(clean(tip))}</title>"
+        self._under.append(f'<path class="group" d="{"".join(edges)}" {style}>{tip}</path>')
 
     def over(self, part: str) -> None:
         """Something above points."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.poly.model.points import Node, Point
 from polyfuse.visualize.grids import CELL, DISC, Sheet
-from polyfuse.visualize.polyhedra import sheet_of, titled
+from polyfuse.visualize.polyhedra import draw_tiles, sheet_of, titled
 from polyfuse.visualize.sources import Source, source_of
 from polyfuse.visualize.svg import EDGE, FAINT, INK, PAPER, ROOT, Picture, num
 
@@ -40,6 +40,7 @@ def schedule_order(
     names: Sequence[str] = (),
     parallel: bool = False,
     frame: int | None = None,
+    tiles: int = 0,
     title: str = "",
     **sizes: int,
 ) -> Picture:
@@ -59,6 +60,9 @@ def schedule_order(
         Let the iterations of parallel loops run at once, for the schedule of an operator.
     frame : int, optional
         A still picture at this step: what ran before is coloured, what runs now has a ring, the rest is pale.
+    tiles : int, optional
+        Draw a line around points whose times agree in so many entries of those that differ: tiles of a
+        schedule whose loops over tiles are outside.
     title : str, optional
         A title of your own.
     **sizes : int
@@ -97,6 +101,7 @@ def schedule_order(
     sheet, _ = sheet_of(
         source, title or titled("Order of execution", source), schedule, radius=DISC, step=CELL / 2
     )
+    draw_tiles(sheet, times, tiles)
     _draw_path(sheet, times)
     _draw_numbers(sheet, source, times, moments, frame)
     _draw_scale(sheet, len(moments), frame)

@@ -116,7 +116,8 @@ def dependences(
     *,
     schedule: object = None,
     names: Sequence[str] = (),
-    at: Sequence[int] | None = None,
+    at: Sequence[int | str] | None = None,
+    tiles: int = 0,
     title: str = "",
     **sizes: int,
 ) -> Picture:
@@ -134,7 +135,11 @@ def dependences(
     names : sequence of str, optional
         Statements, by their names or by what they define; all if none is named.
     at : sequence of int, optional
-        A point: only arrows from it and to it are drawn.
+        A point: only arrows from it and to it are drawn. A name before the numbers means the point of this
+        statement alone: ``at=("e", 0, 2)``.
+    tiles : int, optional
+        Draw a line around points whose times agree in so many entries of those that differ: tiles of a
+        schedule whose loops over tiles are outside.
     title : str, optional
         A title of your own.
     **sizes : int
@@ -168,12 +173,25 @@ def dependences(
     times = None if schedule is None else source.times(schedule)
     back = [a for a in arrows if times is not None and times[a[0]] >= times[a[1]]]
     sheet, _ = sheet_of(source, title or titled("Dependences", source), relation, schedule, step=CELL)
+    draw_tiles(sheet, {} if times is None else times, tiles)
     _draw_arrows(sheet, source.spaces, arrows, back, at)
     _draw_points(sheet, source.spaces)
     _tell(sheet, source.spaces, arrows, back)
     if times is not None:
         sheet.note(*(_witness(source.spaces, back[0], times) if back else (_LEGAL,)))
     return sheet.picture()
+
+
+def draw_tiles(sheet: Sheet, times: Mapping[Node, Point], entries: int) -> None:
+    """A line around points whose times agree in the first entries, of those that are not all equal."""
+    if not entries or not times:
+        return
+    counted = [k for k, values in enumerate(zip(*times.values(), strict=True)) if len(set(values)) > 1]
+    groups: dict[Point, list[Node]] = {}
+    for node, moment in times.items():
+        groups.setdefault(tuple(moment[k] for k in counted[:entries]), []).append(node)
+    for first, nodes in sorted(groups.items()):
+        sheet.outline(nodes, f"tile {_vector(first)}")
 
 
 _LEGAL = "No arrow goes back in time: the schedule is legal at these sizes."
@@ -195,14 +213,14 @@ def _draw_arrows(
     spaces: Sequence[Space],
     arrows: Sequence[Pair],
     back: Sequence[Pair],
-    at: Sequence[int] | None,
+    at: Sequence[int | str] | None,
 ) -> None:
     """Arrows that fit: all, those at a point, or those to one point of each statement."""
     wrong = set(back)
     shown = list(arrows)
     if at is not None:
-        shown = [a for a in arrows if tuple(at) in (a[0][1], a[1][1])]
-        sheet.note(f"Arrows of points at ({', '.join(map(str, at))}) only: {len(shown)} of {len(arrows)}.")
+        shown = [a for a in arrows if any(_is_at(node, at) for node in a)]
+        sheet.note(f"Arrows of {_at_words(at)} only: {len(shown)} of {len(arrows)}.")
     elif len(arrows) > MOST_ARROWS:
         chosen = _middles(arrows)
         shown = [a for a in arrows if a[1] in chosen[a[0][0], a[1][0]]] + list(back[:MOST_BACK])
@@ -211,6 +229,17 @@ def _draw_arrows(
     hues = _arrow_hues(spaces)
     for a in sorted(shown, key=lambda a: a in wrong):
         sheet.arrow(*a, "bad" if a in wrong else hues[a[0][0]], _arrow_tip(spaces, a))
+
+
+def _is_at(node: Node, at: Sequence[int | str]) -> bool:
+    """Is it the point that is asked for, by its place or by name and place?"""
+    return tuple(at) in (node[1], (node[0], *node[1]))
+
+
+def _at_words(at: Sequence[int | str]) -> str:
+    named = bool(at) and isinstance(at[0], str)
+    place = f"({', '.join(map(str, at[named:]))})"
+    return f"{at[0]}{place}" if named else f"points at {place}"
 
 
 def _arrow_hues(spaces: Sequence[Space]) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Schedule trees as pictures: SVG text, without any library.
 
     tree_svg(tree, title, graph)         one tree
-    before_after_svg(before, after)      two trees of an operator, side by side
+    before_after_svg(before, after)      two trees of an operator, side by side or one below the other
 
 Time runs downwards.  A band is a box headed by its loops, a sequence a numbered column, a leaf a card
 with the statement in it.  Boxes are measured bottom-up and drawn top-down, each as wide as what holds it.
@@ -11,7 +11,7 @@ The same tree gives the same text, byte by byte.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,12 +44,17 @@ class _Colour:
     strong: str
     soft: str
     word: str
+    meaning: str  # for the legend
 
 
-PARALLEL = _Colour(colour("green"), colour("green-soft"), "parallel")
-ANY_ORDER = _Colour(colour("olive"), colour("olive-soft"), "reduction (any order)")
-ORDERED = _Colour(colour("orange"), colour("orange-soft"), "ordered")
-MIXED = _Colour(EDGE, colour("plain"), "")
+PARALLEL = _Colour(colour("green"), colour("green-soft"), "parallel", "parallel: no iteration needs another")
+ANY_ORDER = _Colour(
+    colour("olive"), colour("olive-soft"), "reduction (any order)", "reduction: any order, one element"
+)
+ORDERED = _Colour(
+    colour("orange"), colour("orange-soft"), "ordered", "ordered: one iteration after the other"
+)
+MIXED = _Colour(EDGE, colour("plain"), "", "")
 
 
 def tree_svg(tree: Tree, title: str, graph: TensorGraph | None = None) -> str:
@@ -58,7 +63,7 @@ def tree_svg(tree: Tree, title: str, graph: TensorGraph | None = None) -> str:
 
 
 def before_after_svg(before: ScheduledGraph, after: ScheduledGraph) -> str:
-    """Two schedules side by side, each with the number of its loop nests."""
+    """Two schedules, each with the number of its loop nests."""
     panels = [
         _Panel(f"{word}: {_count(count_nests(s.tree), 'loop nest')}", _box(s.tree, s.graph))
         for word, s in (("before", before), ("after", after))
@@ -98,6 +103,9 @@ class _Box(Protocol):
     @property
     def height(self) -> float: ...
 
+    @property
+    def kinds(self) -> frozenset[_Colour]: ...
+
     def draw(self, x: float, y: float, width: float) -> Iterator[str]: ...
 
 
@@ -125,6 +133,10 @@ class _Card:
     def height(self) -> float:
         return len(self.lines) * LINE + PAD
 
+    @property
+    def kinds(self) -> frozenset[_Colour]:
+        return frozenset()
+
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
         yield rect(x, y, width, self.height, PAPER, EDGE, 4)
         for k, line in enumerate(self.lines):
@@ -145,6 +157,10 @@ class _Column:
     @property
     def height(self) -> float:
         return sum(c.height for c in self.children) + GAP * (len(self.children) - 1)
+
+    @property
+    def kinds(self) -> frozenset[_Colour]:
+        return frozenset().union(*(c.kinds for c in self.children))
 
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
         middle = x + 8
@@ -193,6 +209,10 @@ class _Loops:
     @property
     def height(self) -> float:
         return 3 * PAD + len(self.loops) * (PILL + 4) - 4 + self.child.height
+
+    @property
+    def kinds(self) -> frozenset[_Colour]:
+        return self.child.kinds.union(loop.colour for loop in self.loops)
 
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
         kinds = {loop.colour for loop in self.loops}
@@ -288,39 +308,44 @@ class _Panel:
         return max(self.box.width, len(self.heading) * CHAR)
 
 
-_TITLE, _HEADING, _BETWEEN, _LEGEND = 44, 26, 56, 44
-_LEGEND_WIDTH = 800
+_TITLE, _HEADING, _BETWEEN, _LEGEND = 44, 26, 56, 20
+_WIDEST = 800  # pixels of panels side by side
 
 
 def _page(title: str, panels: list[_Panel]) -> str:
-    heading = _HEADING if any(p.heading for p in panels) else 0
     inner = sum(p.width for p in panels) + _BETWEEN * (len(panels) - 1)
-    width = 2 * MARGIN + max(inner, _LEGEND_WIDTH, len(title) * 10.5)
-    top = MARGIN + _TITLE + heading
-    height = top + max(p.box.height for p in panels) + _LEGEND + MARGIN
+    beside = inner <= _WIDEST
+    x, y = float(MARGIN), float(MARGIN + _TITLE)
     parts: list[str] = []
-    x: float = MARGIN
+    right = bottom = 0.0
     for k, p in enumerate(panels):
         if k:
-            parts += _arrow(x - _BETWEEN + 10, top + 14, _BETWEEN - 20)
+            parts.append(
+                _arrow(x - _BETWEEN + 10, y + _HEADING + 14, 0) if beside else _arrow(x + 30, y - 44, 90)
+            )
         if p.heading:
-            parts.append(text(x, top - 12, p.heading, family="h"))
+            parts.append(text(x, y + _HEADING - 12, p.heading, family="h"))
+        top = y + (_HEADING if p.heading else 0)
         parts += p.box.draw(x, top, p.width)
-        x += p.width + _BETWEEN
-    parts += _legend(MARGIN, height - MARGIN - 6)
-    return page(title, width, height, parts)
+        right, bottom = max(right, x + p.width), max(bottom, top + p.box.height)
+        x, y = (x + p.width + _BETWEEN, y) if beside else (x, bottom + _BETWEEN)
+    kinds = frozenset().union(*(p.box.kinds for p in panels))
+    rows = [kind for kind in (PARALLEL, ANY_ORDER, ORDERED) if kind in kinds]
+    parts += _legend(MARGIN, bottom + _LEGEND + 10, rows)
+    words = max((len(kind.meaning) * CHAR + 18 for kind in rows), default=0.0)
+    width = MARGIN + max(right, MARGIN + words, MARGIN + len(title) * 12.5)
+    return page(title, width, bottom + _LEGEND * (len(rows) + 1) + MARGIN - 10, parts)
 
 
-def _legend(x: float, y: float) -> Iterator[str]:
-    for kind, words, width in (
-        (PARALLEL, "parallel: no iteration needs another", 270),
-        (ANY_ORDER, "reduction: any order, one element", 240),
-        (ORDERED, "ordered: one iteration after the other", 250),
-    ):
+def _legend(x: float, y: float, kinds: Iterable[_Colour]) -> Iterator[str]:
+    """A line for each kind of loop that is drawn."""
+    for kind in kinds:
         yield rect(x, y - 10, 12, 12, kind.strong, kind.strong, 3)
-        yield text(x + 18, y, words, family="s", fill=FAINT)
-        x += width
+        yield text(x + 18, y, kind.meaning, family="s", fill=FAINT)
+        y += _LEGEND
 
 
-def _arrow(x: float, y: float, length: float) -> Iterator[str]:
-    yield f'<path class="arrow" d="M{num(x)} {num(y)}h{num(length)}m-7 -6l7 6l-7 6"/>'
+def _arrow(x: float, y: float, turn: int) -> str:
+    """From a panel to the next one: to the right, or turned down."""
+    turned = f' transform="rotate({turn} {num(x)} {num(y)})"' if turn else ""
+    return f'<path class="arrow" d="M{num(x)} {num(y)}h{_BETWEEN - 20}m-7 -6l7 6l-7 6"{turned}/>'

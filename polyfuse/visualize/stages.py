@@ -9,8 +9,10 @@ A stage at the end of a notebook cell shows the one of its kind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from polyfuse.cost.figures import KernelEstimate
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.schedule_tree import ScheduledGraph
@@ -53,13 +55,13 @@ def graph(stage: object, /) -> Picture:
 
 
 def tree(stage: object, /, *, before: object = None) -> Picture:
-    """The schedule tree of a stage, or two of them side by side. Time runs downwards.
+    """The schedule tree of a stage, or two of them. Time runs downwards.
 
     Parameters
     ----------
     stage : Scheduled
     before : Scheduled, optional
-        What is drawn on the left.
+        What is drawn on the left, or above where both together are too wide.
 
     Returns
     -------
@@ -163,13 +165,17 @@ def placement(stage: object, producer: str, consumer: str, /, *, along: str = ""
     raise ArgumentError(what, code="PF914", hint="str(kernels) shows the statements of each kernel")
 
 
-def timeline(stage: Any, /, *, device: str | None = None, title: str = "") -> Picture:
+def timeline(
+    *stages: Any, names: tuple[str, ...] = (), device: str | None = None, title: str = ""
+) -> Picture:
     """How long each launch takes, as the cost model has it: nothing runs.
 
     Parameters
     ----------
-    stage : Kernels
-        At known sizes.
+    *stages : Kernels
+        At known sizes. Several are drawn below one another, on one scale.
+    names : tuple of str, optional
+        What each of several is called.
     device : str, optional
         A GPU of the table, for kernels of a GPU.
     title : str, optional
@@ -178,7 +184,9 @@ def timeline(stage: Any, /, *, device: str | None = None, title: str = "") -> Pi
     Returns
     -------
     Picture
-        A bar for each launch, from where the one before ends.
+        A bar for each launch, from where the one before ends. Its pale part is what a launch costs without
+        work, and barriers of all blocks. Behind it stands what takes longest: memory, cache, operations,
+        latency (waiting for a result that the next step needs), or overhead (the pale part).
 
     Raises
     ------
@@ -191,27 +199,53 @@ def timeline(stage: Any, /, *, device: str | None = None, title: str = "") -> Pi
     >>> kernels = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule().lower(target="cpu")
     >>> picture = pf.visualize.timeline(kernels)
     """
-    graph = _kernels(stage).graph
-    found = stage.estimate(device)
-    bars = [(k.name, k.seconds, k.terms.bound) for k in found.kernels]
-    return Picture(_bars(title or f"{graph.name} on {found.machine}", bars))
+    if not stages:
+        raise no_stage(None, "kernels", "scheduled.lower()")
+    graphs = [_kernels(s).graph for s in stages]
+    found = [s.estimate(device) for s in stages]
+    headings = [*names, *(f"stage {k}" for k in range(len(names), len(found)))] if len(found) > 1 else [""]
+    rows = list(zip(headings, (e.kernels for e in found), strict=False))
+    return Picture(_bars(title or f"{graphs[0].name} on {found[0].machine}", rows))
 
 
-def _bars(title: str, bars: list[tuple[str, float, str]]) -> str:
-    total = sum(seconds for _, seconds, _ in bars)
-    left = MARGIN + max((len(name) for name, _, _ in bars), default=0) * CHAR + 12
-    parts = [text(MARGIN, TOP - 26, f"{total * 1e6:.1f} us by the cost model", family="s", fill=FAINT)]
-    x, y, widest = left, float(TOP), 0.0
-    for name, seconds, bound in bars:
-        long = seconds / total * LONGEST_BAR if total else 0.0
-        words = f"{seconds * 1e6:.1f} us, {bound}"
-        parts.append(text(MARGIN, y, name, family="m"))
-        parts.append(rect(x, y - 12, max(long, 1.5), BAR, colour("blue"), colour("blue"), 2))
-        parts.append(text(x + long + 8, y, words, family="s", fill=FAINT))
-        widest = max(widest, x + long + 8 + len(words) * CHAR)
-        x += long
-        y += ROW
-    return page(title, max(widest, 2 * MARGIN + len(title) * 11.5) + MARGIN, y + MARGIN / 2, parts)
+def _bars(title: str, stages: Sequence[tuple[str, Sequence[KernelEstimate]]]) -> str:
+    """Bars of launches on one scale, each stage from the left."""
+    longest = max((sum(k.seconds for k in found) for _, found in stages), default=0.0)
+    scale = LONGEST_BAR / longest if longest else 0.0
+    left = MARGIN + max((len(k.name) for _, found in stages for k in found), default=0) * CHAR + 12
+    parts: list[str] = []
+    y, widest = float(TOP - 26), 0.0
+    for name, found in stages:
+        words = f"{sum(k.seconds for k in found) * 1e6:.1f} us by the cost model"
+        parts.append(text(MARGIN, y, f"{name}: {words}" if name else words, family="s", fill=FAINT))
+        y += 26
+        x = left
+        for k in found:
+            parts += _bar(x, y, k, scale)
+            words = _bar_words(k)
+            parts.append(text(MARGIN, y, k.name, family="m"))
+            parts.append(text(x + k.seconds * scale + 8, y, words, family="s", fill=FAINT))
+            widest = max(widest, x + k.seconds * scale + 8 + len(words) * CHAR)
+            x += k.seconds * scale
+            y += ROW
+        y += 12
+    note = "pale: what a launch costs without work"
+    parts.append(text(MARGIN, y, note, family="s", fill=FAINT))
+    widest = max(widest, 2 * MARGIN + len(title) * 11.5, MARGIN + len(note) * CHAR)
+    return page(title, widest + MARGIN, y + MARGIN, parts)
+
+
+def _bar(x: float, y: float, k: KernelEstimate, scale: float) -> Iterator[str]:
+    """What a launch costs without work, then its work."""
+    idle = (k.terms.seconds - k.terms.spent) * scale
+    whole = max(k.seconds * scale, 1.5)
+    yield rect(x, y - 12, whole, BAR, colour("blue-soft"), colour("blue"), 2)
+    if whole > idle:
+        yield rect(x + idle, y - 12, whole - idle, BAR, colour("blue"), colour("blue"), 2)
+
+
+def _bar_words(k: KernelEstimate) -> str:
+    return f"{k.seconds * 1e6:.1f} us, {k.terms.bound}"
 
 
 # --- stages, by what they have -----------------------------------------------------------------------------

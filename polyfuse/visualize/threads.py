@@ -9,7 +9,7 @@ vector.  What one thread of the first block touches is coloured: its elements of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, product
 
 from polyfuse.ir.index_expr import IndexExpr, evaluate
@@ -96,12 +96,14 @@ def _line(top: float, label: str, places: list[Place], thread: int | None) -> li
 #
 #     placement_svg(kernel, producer, consumer, along="h")
 #
-# Two grids of statement instances side by side; a colour is a block of threads, a number the thread in it.
-# One instance of the consumer is framed, and so are the instances of the producer that it needs: what goes
-# between them stays in a thread, stays in a block, or leaves it.
+# Two grids of statement instances, side by side or one below the other; a colour is a block of threads, a
+# number the thread in it. One instance of the consumer is framed, and so are the instances of the producer
+# that it needs: what goes between them stays in a thread, stays in a block, or leaves it.
 
 
 _WIDE, _HIGH, _BETWEEN, _PLACEMENT_TITLE, _HEADING, _PLACEMENT_FOOT = 34, 22, 60, 40, 30, 40
+_WIDEST = 800  # pixels of grids side by side
+_MOST_ROWS = 10  # of a grid
 _PAPERS = tuple(colour(f"{hue}-soft") for hue in HUES)
 _LEAST = 560
 
@@ -157,35 +159,53 @@ def placement_svg(kernel: Kernel, producer: str, consumer: str, *, along: str, t
     users = spots(kernel, consumer)
     chosen = users[len(users) // 2 + 1 if len(users) > 2 else 0][0]
     blocks = sorted({s.block for n in (producer, consumer) for _, s in spots(kernel, n)})
-    top, x = MARGIN + _PLACEMENT_TITLE + _HEADING, float(MARGIN)
+    x, top = float(MARGIN), float(MARGIN + _PLACEMENT_TITLE + _HEADING)
     parts: list[str] = []
-    lowest = 0.0
+    notes = ["colour: a block; row.thread in it, * for every thread; framed: an element and what it needs"]
+    widest = lowest = 0.0
     for s, framed in ((made, needed(made, used, chosen)), (used, [chosen])):
+        cells = _some_rows(list(_cells(kernel, s, along, blocks, framed)), notes)
+        width = max(len(_heading(s)) * 7.5, *(c.left + _WIDE for c in cells))
+        if parts and x + width > _WIDEST:
+            x, top = float(MARGIN), lowest + _HEADING + 10
         parts.append(text(x, top - 12, _heading(s), family="b"))
-        right, bottom = x, float(top)
-        for box in _cells(kernel, s, along, blocks, framed):
-            parts += box.draw(x, top)
-            right, bottom = max(right, x + box.left + _WIDE), max(bottom, top + box.top + _HIGH)
-        x = max(right, x + len(_heading(s)) * 7.5) + _BETWEEN
-        lowest = max(lowest, bottom)
+        parts += [line for c in cells for line in c.draw(x, top)]
+        widest, lowest = max(widest, x + width), max(lowest, *(top + c.top + _HIGH for c in cells))
+        x += width + _BETWEEN
     heading = title or f"{producer} to {consumer} in {kernel.name}"
-    width = max(x - _BETWEEN + MARGIN, _LEAST, 2 * MARGIN + len(heading) * 10.5)
-    note = "colour: a block; row.thread in it, * for every thread; framed: an element and what it needs"
-    foot = text(MARGIN, lowest + 24, note, family="s", fill=FAINT)
-    return page(heading, width, lowest + _PLACEMENT_FOOT, [*parts, foot])
+    width = max(widest + MARGIN, _LEAST, 2 * MARGIN + len(heading) * 10.5)
+    foot = [text(MARGIN, lowest + 24 + 20 * k, note, family="s", fill=FAINT) for k, note in enumerate(notes)]
+    return page(heading, width, lowest + _PLACEMENT_FOOT + 20 * (len(notes) - 1), [*parts, *foot])
 
 
 def _heading(s: Statement) -> str:
     return f"{s.name}[{', '.join(d.name + ('*' if d.reduce else '') for d in s.dims)}]"
 
 
+def _some_rows(cells: list[_Cell], notes: list[str]) -> list[_Cell]:
+    """Of many rows those around the first one with a frame; a note says which."""
+    last = max(c.row for c in cells)
+    if last < _MOST_ROWS:
+        return cells
+    middle = min((c.row for c in cells if c.framed), default=0)
+    first = max(0, min(middle - _MOST_ROWS // 2, last + 1 - _MOST_ROWS))
+    note = f"rows {first} to {first + _MOST_ROWS - 1} of {last + 1}"
+    if note not in notes:
+        notes.append(note)
+    return [replace(c, row=c.row - first) for c in cells if 0 <= c.row - first < _MOST_ROWS]
+
+
 @dataclass(frozen=True, slots=True)
 class _Cell:
     left: float
-    top: float
+    row: int
     words: str
     fill: str
     framed: bool
+
+    @property
+    def top(self) -> float:
+        return self.row * _HIGH
 
     def draw(self, x: float, y: float) -> Iterator[str]:
         stroke = INK if self.framed else EDGE
@@ -206,4 +226,4 @@ def _cells(
         column = point[along] - first[along] if along in point else 0
         line = point[down[0].name] - first[down[0].name] if down else 0
         fill = _PAPERS[blocks.index(spot.block) % len(_PAPERS)]
-        yield _Cell(column * _WIDE, line * _HIGH, str(spot), fill, point in framed)
+        yield _Cell(column * _WIDE, line, str(spot), fill, point in framed)

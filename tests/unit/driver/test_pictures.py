@@ -147,6 +147,18 @@ def test_says_what_a_loop_is() -> None:
     assert "ordered, a at i - 1; b at i" in texts(tree_svg(shifted, "t"))
 
 
+def test_the_legend_has_the_loops_that_are_drawn() -> None:
+    rows = fixed_graph_of("op f(x: f32[E]) -> (y: f32[E]) { y[e] = x[e] }", E=4)
+    assert [w for w in texts(tree_svg(plan(rows), "t", rows)) if ": " in w] == [
+        "parallel: no iteration needs another"
+    ]
+    reduced = texts(tree_svg(plan(graphs.LAYER_NORM), "t", graphs.LAYER_NORM))
+    assert [w.partition(":")[0] for w in reduced if w.endswith(("another", "element"))] == [
+        "parallel",
+        "reduction",
+    ]
+
+
 SCATTER = "op f(x: f32[E, F], k: i64[E]) -> (y: f32[8, F]) { y[k[e], f] += x[e, f] }"
 
 

@@ -24,8 +24,8 @@ REVERSE = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
 }"""
 
 
-def kernel_of(text: str) -> Kernel:
-    graph = fixed_graph_of(text, T=6, H=16)
+def kernel_of(text: str, t: int = 6, h: int = 16) -> Kernel:
+    graph = fixed_graph_of(text, T=t, H=h)
     gpu = GpuTarget(sms=2, threads=16, row_threads=4, vector=1)
     kernels, _ = form_kernels(identity_schedule(graph), gpu, Stitching(rows=1))
     (kernel,) = kernels.kernels
@@ -68,3 +68,22 @@ def test_pictures_are_well_formed(pair: tuple[str, str], framed: int) -> None:
     in_order = sorted(boxes, key=lambda b: (b.top // 22, b.left))
     assert all(a.is_apart(b) for a, b in pairwise(in_order))
     assert svg == placement_svg(kernel_of(REVERSE), *pair, along="h", title="a < b & c")
+
+
+def test_of_many_rows_those_around_the_frame_are_drawn() -> None:
+    """Ten of forty, the framed one among them; the note says which."""
+    svg = placement_svg(kernel_of(REVERSE, t=40), "s", "y", along="h")
+    page, *boxes = rects(svg)
+    assert len(boxes) == 2 * 10 * 16 and all(page.holds(b) for b in boxes)
+    assert svg.count('stroke-width="2.5"') == 16 + 1
+    assert "rows 15 to 24 of 40" in svg
+
+
+def test_grids_that_are_wide_lie_below_one_another() -> None:
+    """Side by side as long as both fit, else at the same left edge."""
+    for h, beside in ((8, True), (16, False)):
+        _, *boxes = rects(placement_svg(kernel_of(ROWS, h=h), "s", "y", along="h"))
+        made, used = boxes[: len(boxes) // 2], boxes[len(boxes) // 2 :]
+        left, top = (min(getattr(b, side) for b in used) for side in ("left", "top"))
+        first = min(b.left for b in made)
+        assert (left > first + h * 34, top < 150) == (beside, beside)

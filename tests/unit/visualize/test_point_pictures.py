@@ -97,6 +97,8 @@ TABLE: dict[str, Callable[[], Any]] = {
     "plans": lambda: v.plan(FUSED.lower(target="cpu"), FUSED.lower(target="cuda"), names=("cpu", "cuda")),
     "traffic": lambda: v.traffic(*ON_A_GPU, names=("apart", "fused"), device="H100"),
     "roofline": lambda: v.roofline(*ON_A_GPU, names=("apart", "fused"), device="A100"),
+    "outlined": lambda: v.schedule_order(SQUARE, TILES, tiles=2),
+    "two timelines": lambda: v.timeline(*ON_A_GPU, names=("apart", "fused"), device="H100"),
     "timeline": lambda: v.timeline(SOFTMAX.op().specialize(T=64, H=64).schedule().lower(target="cpu")),
 }
 
@@ -179,6 +181,32 @@ def test_arrows_back_in_time_are_red_and_the_first_is_named() -> None:
     assert not any(bad for _, bad in arrows(v.dependences(SQUARE, NEEDS, schedule="{ S[i, j] -> [i, j] }")))
     same = v.dependences("{ S[i] -> S[i + 1] : 0 <= i < 4 }", schedule="{ S[i] -> [0] }")
     assert len(arrows(same)) == 4 and all(bad for _, bad in arrows(same))
+
+
+def test_arrows_of_one_point_of_one_statement() -> None:
+    """Of points at a place those of both statements, with a name those of one."""
+    both, one = (v.dependences(SOFTMAX, names=("m", "e"), T=2, H=4, at=at) for at in ((1, 2), ("e", 1, 2)))
+    assert len(arrows(both)) == 4 + 4 - 1 and len(arrows(one)) == 4
+    assert all("→ e(t=1, h=2)" in tip for tip, _ in arrows(one))
+    assert "Arrows of points at (1, 2) only: 7 of 32." in both.svg
+    assert "Arrows of e(1, 2) only: 4 of 32." in one.svg
+
+
+def outlines(picture: Any) -> dict[str, float]:
+    """The outline of each tile: its length in cells."""
+    found = re.findall(r'<path class="group" d="([^"]*)"[^>]*><title>tile ([^<]*)</title>', picture.svg)
+    return {tile: path.count("M") for path, tile in found}
+
+
+def test_tiles_are_outlined() -> None:
+    """A line around points that share the first entries of their time, with no edge inside of a tile."""
+    plain = outlines(v.schedule_order(SQUARE, "{ S[i, j] -> [0, floor(i/2), floor(j/3), i, j] }", tiles=2))
+    assert plain == {f"({a}, {b})": 10 for a in range(2) for b in range(2)}
+    rows = outlines(v.dependences(SQUARE, NEEDS, schedule="{ S[i, j] -> [i, j] }", tiles=1))
+    assert rows == {f"({i})": 14 for i in range(4)}
+    leaning = v.schedule_order(SQUARE, "{ S[i, j] -> [floor(i/2), floor((i + j)/3), i, j] }", tiles=2)
+    assert outlines(leaning)["(0, 1)"] == 10 + 2, "the second row is one to the left"
+    assert not outlines(v.schedule_order(SQUARE, TILES))
 
 
 def test_a_stage_is_judged_under_its_tree() -> None:
