@@ -50,13 +50,14 @@ pf.visualize.domain(triangle, N=5)
 # | `and` | and also |
 # | `0 <= j <= i` | j is at least 0 and at most i |
 #
-# The conditions are the bounds of the two loops, nothing more. `range(i + 1)` has the values `0 <= j <= i`.
+# The conditions are the bounds of the two loops. `range(i + 1)` has the values `0 <= j <= i`. Two short forms
+# come later: `0 <= i, j < 9` is said of both variables, and `4b` is 4 times b.
 #
 # ## Sizes are parameters
 #
 # `N` has no value in the text. It is a *parameter*: the text describes one triangle for each `N`. A
 # compiler that reasons about this text has reasoned about all sizes. Only a picture, or a count, needs a
-# number:
+# number. `islpy` is isl for Python; it puts N to a value and counts:
 
 import islpy as isl
 
@@ -79,7 +80,8 @@ assert count(triangle, N) == len(runs)
 pf.visualize.domain("{ S[i] : 0 <= i < 16 and i mod 3 = 0 }")
 
 # %%
-# The small dots are integers between the points that the set leaves out.
+# The pale area is the *convex hull*, the smallest area without dents around all points. The small dots are
+# integers in it that the set leaves out.
 #
 # A loop can also be cut into blocks. `b` numbers blocks of four, `i` runs inside of a block:
 
@@ -89,15 +91,15 @@ assert [i for _, i in blocks] == list(range(10))
 pf.visualize.domain("{ S[b, i] : 0 <= i < 10 and 4b <= i < 4b + 4 }")
 
 # %%
-# Each `i` from 0 to 9 occurs once. Blocking changes the names of the instances, not their number. The last
-# block is shorter, and the set knows.
+# Each `i` from 0 to 9 occurs once: `S[i]` became `S[b, i]`, and there are as many. The last block is shorter,
+# and the set knows.
 #
 # ## What isl can say
 #
 # Conditions compare sums of variables, each times a constant number. They may use `and`, `or`, `not`,
-# `mod`, `floor` of a division by a constant, and `exists`. Such sets are called *Presburger sets*; for them
-# isl can answer every question: is it empty, is it in another set, which points are in both? A product of
-# two variables is too much, and isl refuses it:
+# `mod`, `floor` of a division by a constant, and `exists`. Such sets are called *Presburger sets*, after the
+# man who proved that every statement about them can be decided. Is a set empty, is it in another set, which
+# points are in both? isl answers. A product of two variables is too much, and isl refuses it:
 
 try:
     pf.visualize.domain("{ S[i, j] : i * j < 10 and 0 <= i, j < 9 }")
@@ -118,8 +120,8 @@ op sums(x: f32[N]) -> (y: f32[N]) {
 print(program.op().specialize())
 
 # %%
-# `i` ranges over the elements of `y`, and `j` over what is summed: `0..i+1` means 0 up to, but without, `i
-# + 1`. The picture at `N = 5` is the triangle from above:
+# The last line is the statement: its name, the formula, the ranges. `i` ranges over the elements of `y`, and
+# `j` over what is summed: `0..i+1` means 0 up to, but without, `i + 1`. At `N = 5` it is the triangle again:
 
 picture = pf.visualize.domain(program, N=5)
 assert picture.svg.count('class="point"') == len(runs)

@@ -7,7 +7,8 @@ of these accesses. Their pattern decides what can be kept near, and what has to 
 # %%
 # ## Access relations
 #
-# Here are four statements. Each reads `x`, and each in another way.
+# Here are four statements that read `x`. `where` says which sizes are allowed; `... if ... else ...` is as in
+# Python.
 
 import polyfuse as pf
 
@@ -31,22 +32,28 @@ op patterns(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], s: f32[T], z: f32[H, T], 
 # Read: *from each point `y` at t, h, an arrow to the element `x` at t, h, such that ...*. The rest is as in
 # the [chapter before](02_loops_are_sets.py).
 
-picture = pf.visualize.accesses(program, "y", T=3, H=4)
+picture = pf.visualize.accesses(program, "y", T=3, H=4, at=(1, 2))
 assert "y reads x: one to one" in picture.svg and "y reads b: a broadcast" in picture.svg
 picture
 
 # %%
-# Points are in the middle. Blue arrows lead to what they read, orange ones to what they write.
+# Points are in the middle. Here are the arrows of `y[1, 2]`: blue ones lead to what it reads, the orange one
+# to what it writes.
 #
 # ## One to one
 #
-# Each point reads its own element of `x`: no two arrows meet. Such a relation is called *injective*. An
-# element that one point reads is read once in all, so it need not be kept.
+# Each point reads its own element of `x`: no two arrows end at one element. Such a relation is called
+# *injective*. An element that one point reads is read once in all, so it need not be kept.
 #
 # ## Broadcast
 #
-# The points of a column read the same element of `b`. The loop variable `t` does not occur in `b[h]`, so
-# the arrows of all `t` meet. This is a *broadcast*. Count the arrows and the elements:
+# The points of a column read the same element of `b`. The loop variable `t` does not occur in `b[h]`, so the
+# arrows of all `t` meet. This is a *broadcast*. With all arrows, three come to each element of `b`:
+
+pf.visualize.accesses(program, "y", T=3, H=3)
+
+# %%
+# Count arrows and elements where `H` is 4:
 
 T, H = 3, 4
 arrows = [((t, h), (h,)) for t in range(T) for h in range(H)]
@@ -68,9 +75,10 @@ assert "s writes s: a projection: up to 4 points for an element" in picture.svg
 picture
 
 # %%
-# The points of a row go to one element: `h` is dropped. Writes that meet are a *projection*. They are
-# allowed in a reduction only, because the order of its terms is free. Everywhere else each element is
-# written exactly once; polyfuse proves that of every program.
+# The points of a row go to one element: `h` is dropped. Writes that meet are a *projection*. Only a
+# *reduction* may have them: a sum, a maximum, or another operation that makes one value of many, in any
+# order. Everywhere else each element is written exactly once. isl proves that of every program: the set of
+# elements that two points write has to be empty.
 #
 # ## Transposed
 #
@@ -95,9 +103,9 @@ assert "w reads x: a window of 3 elements for a point" in picture.svg
 picture
 
 # %%
-# A *window* is in between. An element is used by three points that lie close together, so it has to be kept
-# for a short while. The first and the last point read one element: the condition in the program keeps the
-# window inside.
+# A *window* is in between. An element inside is used by three points that lie close together, so it has to be
+# kept for a short while. The first and the last point read one element only: the condition in the program
+# keeps the window inside.
 #
 # ## Where the data decide
 #
@@ -116,10 +124,10 @@ picture
 #
 # | pattern | arrows | what it means |
 # |---|---|---|
-# | one to one | never meet | each element is touched once |
+# | one to one | end apart | each element is touched once |
 # | broadcast | meet, reading | reuse: keep the element near |
 # | projection | meet, writing | a reduction: the order is free |
-# | transposed | cross over | long steps through memory |
+# | transposed | end apart, indices swapped | long steps through memory |
 # | window | overlap | reuse between neighbours |
 #
 # ## Exercise

@@ -55,13 +55,15 @@ assert "distance (1, 0)" in picture.svg
 picture
 
 # %%
-# The definition of `c` has two pieces: the first row, and the rest, which polyfuse calls `c__2`. In the
-# rest, arrows have the distance `(1, 0)`: one step down, no step aside. Columns need nothing from each
-# other. They could be computed at the same time, rows could not.
+# The definition of `c` has two pieces: the first row, which has no `t` and so no distances, and the rest,
+# which polyfuse calls `c__2`. There arrows have the distance `(1, 0)`: one step down, no step aside. The
+# points of a row need nothing from each other and could be computed at the same time. Those of a column could
+# not.
 #
 # ## Distances with signs
 #
-# In a rod that cools, each point moves towards its neighbours:
+# In a rod that cools, each point moves towards its neighbours. No argument has the size `T`, so callers give
+# it:
 
 rod = pf.parse("""
 op rod[T: size](x: f32[N]) -> (u: f32[T, N]) where N >= 3, T >= 1 {
@@ -77,7 +79,7 @@ picture
 # %%
 # There are three distances: `(1, -1)`, `(1, 0)` and `(1, 1)`. The first number is always 1, since
 # everything comes from the step before. The second may be negative: the neighbour on the right is needed
-# too. Negative numbers are what makes schedules interesting.
+# too. [Chapter 6](06_legal_or_not.py) shows which orders a negative number forbids.
 #
 # ## A reduction is needed as a whole
 #
@@ -91,15 +93,16 @@ op softmax(x: f32[T, H]) -> (y: f32[T, H]) {
   y[t, h] = e[t, h] / s[t]
 }
 """)
-pf.visualize.dependences(softmax, names=("m", "e"), T=2, H=4)
+pf.visualize.dependences(softmax, names=("m", "e"), T=2, H=4, at=("e", 1, 2))
 
 # %%
-# `m` has a point for each element that it looks at. Every point of `e` needs all points of `m` of its row:
-# four arrows come to each. Between rows there is no arrow.
+# `m[t]` has a point for each element that it looks at, so it is drawn as `m[t, h]`. The picture shows the
+# arrows to `e[1, 2]` only (`at=`): it needs all four points of `m` in its row. So do its neighbours. Between
+# rows there is no arrow.
 #
-# There are no arrows among the points of `m` itself. They update one element, so two of them must not run
-# at the same moment. But their order is free: a maximum can be taken in any order. polyfuse keeps this
-# apart, as a fact about reductions.
+# There are no arrows among the points of `m`. They update one element, so two must not run at the same
+# moment. But any order will do, and an arrow would demand one. polyfuse keeps this apart, as a fact about
+# reductions.
 #
 # ## Why these are all
 #
@@ -113,7 +116,7 @@ pf.visualize.dependences(softmax, names=("m", "e"), T=2, H=4)
 #
 # Here a write may destroy a value that another point still has to read. This gives two more kinds of pairs:
 # a read before a later write (*anti dependence*), and a write before a later write (*output dependence*).
-# Books have many pages on them.
+#
 #
 # In polyfuse each element is written once: `u[t, i]` and `u[t-1, i]` are different elements. This is
 # *single assignment*. A value cannot be destroyed, so only the arrows from producer to consumer are left,
@@ -121,7 +124,7 @@ pf.visualize.dependences(softmax, names=("m", "e"), T=2, H=4)
 # itself.
 
 graph = rod.op().specialize()
-print(graph)
+print(graph)  # `i64(i)` is `i` as an integer of 64 bits, so that no index can overflow
 assert "u[t, i]" in str(graph) and "u[t - 1, i]" in str(graph)
 
 # %%

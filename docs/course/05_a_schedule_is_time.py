@@ -1,7 +1,7 @@
 """# 5. A schedule is time
 
 A set of points says what runs. It does not say when. A *schedule* gives each point a time. This chapter
-draws the same points under five schedules.
+draws the same points under six schedules.
 """
 
 # %%
@@ -78,36 +78,38 @@ picture
 # %%
 # 24 points take 9 steps. Whether that is allowed is a question for the dependences: no arrow may lead
 # backwards in time, or from a point to one of the same time. Here each point needs the one above and the
-# one on the left:
+# one on the left. This is a relation between points; a semicolon joins two:
 
 needs = "{ S[i, j] -> S[i + 1, j]; S[i, j] -> S[i, j + 1] }"
-legal = pf.visualize.dependences(S, needs, schedule=waves)
-assert "No arrow goes back in time" in legal.svg
+assert "No arrow goes back in time" in pf.visualize.dependences(S, needs, schedule=waves).svg
 broken = pf.visualize.dependences(S, needs, schedule="{ S[i, j] -> [-i, j] }")
 assert "Illegal" in broken.svg
 broken
 
 # %%
-# Under the reversal the arrows that lead down are red. The [next chapter](06_legal_or_not.py) is about
-# them.
+# The waves are legal. Under the reversal, which is drawn, the arrows that lead down are red. The [next
+# chapter](06_legal_or_not.py) is about them.
 #
 # ## Schedules of programs
 #
-# `pf.schedule` gives an operator a schedule that you change step by step. `print` shows it as loops:
+# `pf.schedule` gives an operator a schedule that you change step by step. `print` shows it as loops
+# ([chapter 7](07_what_may_run_at_once.py) tells which are *parallel*):
 
 program = pf.parse("op scale(x: f32[T, H]) -> (y: f32[T, H]) { y[t, h] = 2.0 * x[t, h] }")
 plain = pf.schedule(program, "scale", T=4, H=6)
 print(plain)
 
 # %%
-# `tile` does what the formula with `floor` did:
+# `tile` makes the same order as the formula with `floor`. It counts inside of a tile from 0, so the third
+# entry is `t mod 2` in place of `t`:
 
 tiled = plain.tile(("t", "h"), (2, 3))
 print(tiled)
 
 # %%
-# polyfuse keeps a schedule as a *tree*. A box is a loop, and what is inside of a box runs in each of its
-# iterations. Here are the order and the tree, which has the loops of the text above:
+# polyfuse keeps a schedule as a *tree*. A box is a *band*: one or more loops, outermost first, around what
+# they run. In one line the tree is `B1111(y)`: a band of four loops around `y`, 1 for a parallel one, 0 for
+# another.
 
 pf.visualize.schedule_order(tiled) | pf.visualize.tree(tiled)
 

@@ -33,9 +33,10 @@ picture
 #
 # ## The witness
 #
-# `pf.schedule` makes such changes step by step, and checks each. An illegal step is refused:
+# `pf.schedule` makes such changes step by step, and checks each. Two loops are called `i`; `u__2.i` is the
+# one around `u__2`. An illegal step is refused:
 
-s = pf.schedule(rod, "rod", T=6, N=9)
+s = pf.schedule(rod, "rod", T=7, N=9)
 print(s)
 try:
     s.interchange("u__2.i", "t")
@@ -46,8 +47,8 @@ assert refused.code == "PF537"
 
 # %%
 # The answer names two instances. `u__2(t=2, i=1)` would run too early: it needs the value of `u__2(t=1,
-# i=2)`. Such a pair is called a *witness*. You can check it with a pencil. The caret shows the read in the
-# program that causes it, and the schedule `s` is what it was.
+# i=2)`. Such a pair is called a *witness*. The caret shows the read that causes it. The schedule `s` is what
+# it was.
 #
 # isl finds the witness without running anything. It asks whether a set is empty: the set of all dependences
 # whose consumer is not later. So the answer is the same, and takes as long, at large sizes:
@@ -82,7 +83,7 @@ assert (-1, 1) < (0, 0) < (0, 1) < (1, -1)
 assert s.reverse("u__2.i").legality()
 
 # %%
-# Reversing `i` is legal: within a step, the order of the points does not matter. Reversing `t` is nonsense.
+# Reversing `i` is legal: at one `t`, the order of the points does not matter. Reversing `t` is nonsense.
 #
 # ## The stencil that needs skewing
 #
@@ -96,12 +97,24 @@ except pf.ScheduleError as error:
     print(error)
 
 # %%
-# In a tile of two steps, the last point needs its right neighbour. That one belongs to the next tile, which
-# runs later. A tile is legal only if no distance has a negative entry: then arrows lead into tiles below
-# and on the right.
-#
-# The hint names a way out. *Skewing* lets `i` start one point later in each step: the time of a point is
-# `(t, i + t)`. Its distances are `(1, 0)`, `(1, 1)` and `(1, 2)`, with no negative entry left:
+# With `tiles=2`, points that agree in the first two entries of their time have a line around them:
+
+plain = "{ u__2[t, i] -> [floor((t - 1)/2), floor(i/3), t, i] }"
+picture = pf.visualize.dependences(rod, names=("u__2",), schedule=plain, tiles=2, T=7, N=9)
+assert "Illegal" in picture.svg
+picture
+
+# %%
+# A red arrow leads to a tile from the next one, which runs later. Where no distance has a negative entry,
+# tiles of every shape are legal: arrows lead into tiles below and on the right. Otherwise few shapes are
+# left, such as tiles of one row, which save nothing here:
+
+assert s.tile(("t", "u__2.i"), (1, 3)).legality()
+
+# %%
+# The hint names a way out. *Skewing* lets `i` start one point later in each step (the 1 in the hint): the
+# time of a point is `(t, i + t)`. Its distances are `(1, 0)`, `(1, 1)` and `(1, 2)`, with no negative entry
+# left:
 
 skewed = [(t, i + t) for t, i in distances]
 print(skewed)
@@ -109,13 +122,14 @@ assert all(min(d) >= 0 for d in skewed)
 
 tiled = s.skew("u__2.i", "t").tile(("t", "u__2.i"), (2, 3))
 assert tiled.legality()
-pf.visualize.schedule_order(tiled, names=("u__2",), title="skewed tiles of 2 x 3")
+pf.visualize.schedule_order(tiled, names=("u__2",), tiles=2, title="skewed tiles of 2 x 3")
 
 # %%
-# In the drawing the tiles lean to the left. A step down takes the tile one point to the left, so the
-# neighbours on the right are ready. The picture of the dependences has no red arrow:
+# The tiles lean to the left: the second row of a tile stands one point further left, so the neighbours on the
+# right are ready. The first tiles are cut, since `t` starts at 1. No arrow is red (distances are those of `t`
+# and `i`):
 
-picture = pf.visualize.dependences(tiled, names=("u__2",), schedule=tiled)
+picture = pf.visualize.dependences(tiled, names=("u__2",), schedule=tiled, tiles=2)
 assert "No arrow goes back in time" in picture.svg
 picture
 
@@ -124,11 +138,11 @@ picture
 
 x = np.array([0, 0, 8, 0, 0, 4, 0, 0, 1], np.float32)
 want = [x]
-for _ in range(5):
+for _ in range(6):
     old = want[-1]
     inner = 0.25 * old[:-2] + 0.5 * old[1:-1] + 0.25 * old[2:]
     want.append(np.concatenate([old[:1], inner, old[-1:]]))
-np.testing.assert_allclose(tiled.compile(target="interpret")(x, T=6), want, rtol=1e-6)
+np.testing.assert_allclose(tiled.compile(target="interpret")(x, T=7), want, rtol=1e-6)
 print(want[-1])
 
 # %%
@@ -137,14 +151,14 @@ print(want[-1])
 # A table is filled by `q[i, j] = q[i-1, j] + q[i, j-1] + q[i-1, j+1]`.
 #
 # 1. What are the distance vectors?
-# 2. Which of these are legal: interchange, reversal of `j`, tiling?
+# 2. Which of these are legal: interchange, reversal of `j`, tiles of 2 x 2?
 # 3. Is tiling legal after skewing `j` by `i`?
 #
 # <details><summary>Answer</summary>
 #
 # 1. `(1, 0)`, `(0, 1)` and `(1, -1)`.
-# 2. None. Interchange makes `(-1, 1)` of `(1, -1)`. Reversal of `j` makes `(0, -1)` of `(0, 1)`. Tiling
-#    needs entries that are not negative, and `(1, -1)` has one.
+# 2. None. Interchange makes `(-1, 1)` of `(1, -1)`. Reversal of `j` makes `(0, -1)` of `(0, 1)`. Under tiles,
+#    the arrow `(1, -1)` leads from the upper row of a tile to the lower row of the tile before.
 # 3. Yes: the distances become `(1, 1)`, `(0, 1)` and `(1, 0)`.
 #
 # </details>

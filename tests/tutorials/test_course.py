@@ -57,6 +57,14 @@ def test_is_a_chapter(chapter: Path) -> None:
 # --- answers -----------------------------------------------------------------------------------------------
 
 
+SOFTMAX = """op softmax(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t]    = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  s[t]    = sum[h](e[t, h])
+  y[t, h] = e[t, h] / s[t]
+}"""
+
+
 def numbers(picture: Any) -> dict[str, int]:
     found = re.findall(r"<title>S\(i=(\d), j=(\d)\) runs at [^<]*, as number (\d+)</title>", picture.svg)
     return {f"{i}, {j}": int(k) for i, j, k in found}
@@ -66,6 +74,15 @@ def test_a_first_operator() -> None:
     kernels = pf.stdlib.softmax.specialize(B_0=4096, H=1024).schedule().lower(target="cpu")
     found, x = kernels.estimate(), 4096 * 1024 * 4
     assert round(found.read / x) == 4 and round(found.written / x) == 2
+    short = pf.parse(SOFTMAX).op().specialize(T=1_000_000, H=3).schedule()
+    moved = [
+        k.estimate().read + k.estimate().written
+        for k in (
+            short.lower(target="cpu"),
+            short.apply(pf.LoopFusion()).lower(target="cpu").apply(pf.Stitching()),
+        )
+    ]
+    assert [round(b / 4_000_000) for b in moved] == [22, 6]
 
 
 def test_loops_are_sets() -> None:
