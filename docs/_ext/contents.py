@@ -1,7 +1,7 @@
 """Who is listed where: tables of contents that are made of the lists of index pages.
 
 An index page has plain lists or tables whose items begin with a link; a code host shows them as well.  On the
-site a hidden `toctree` behind it says the same to the navigation.
+site a hidden `toctree` behind it says the same to the navigation, and the table of the first page is cards.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 TITLED = re.compile(r"^- \[([^\]`\n]*)\]\(([^)\s#]+)\)", re.MULTILINE)
+TABLE = re.compile(r"^\| (.+) \.\.\. \| .+ \|\n\|[-|]+\|\n((?:\| .+ \|\n)+)", re.MULTILINE)
 ITEM = re.compile(r"^(?:- |\| )\[[^\]\n]*\]\(([^)\s#]+)\)", re.MULTILINE)
 
 
@@ -38,3 +39,18 @@ def with_contents(text: str, below: list[str]) -> str:
 def _entry(page: str, title: str) -> str:
     name = "/" + str(PurePosixPath(page).with_suffix(""))
     return f"{title} <{name}>" if title and PurePosixPath(page).name == "index.md" else name
+
+
+def with_cards(text: str) -> str:
+    """A table whose first column goes on where its heading stops, as a card for each row.
+
+    | You ... | begin with |
+    |---|---|
+    | use JAX | [an operator](howto/jax.md) |    ->    a card "You use JAX" with the second cell
+    """
+    return TABLE.sub(lambda m: _grid(m[1], [row.strip("| ").split(" | ") for row in m[2].splitlines()]), text)
+
+
+def _grid(begin: str, rows: list[list[str]]) -> str:
+    cards = [f"```{{grid-item-card}} {begin} {title}\n{body}\n```" for title, body in rows]
+    return "````{grid} 1 1 2 2\n:gutter: 3\n\n" + "\n\n".join(cards) + "\n````\n"

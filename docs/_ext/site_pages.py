@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chapters import as_markdown
-from contents import toctrees, with_contents
+from contents import toctrees, with_cards, with_contents
 from docstrings import as_rst
 from links import DOCS, MOVED, ROOT, on_site, place
 from made import Pages, api, commands, errors, passes, shown_files
@@ -99,6 +99,7 @@ def write_pages(app: Any) -> None:
     pages: Pages = {}
     for page in repository_pages():
         pages[place(page)] = on_site(page.read_text(encoding="utf-8"), page, shown.add)
+    pages["index.md"] = with_cards(pages["index.md"])
     pages |= passes(pages["passes/index.md"]) | api(pages["api/index.md"])
     pages |= errors() | commands() | _library(source)
     pages |= shown_files(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from package_sources import ROOT
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 from chapters import as_markdown
-from contents import toctrees, with_contents
+from contents import toctrees, with_cards, with_contents
 from docstrings import as_rst
 from gallery import what_becomes_of
 from latex import formulas
@@ -104,6 +105,15 @@ def test_a_page_is_listed_once_and_in_the_order_of_its_index() -> None:
     assert with_contents("text\n", below["index.md"]).endswith(
         "```{toctree}\n:hidden:\n\n/b/index\n/a\n```\n"
     )
+
+
+def test_the_first_table_becomes_cards() -> None:
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    made = with_cards(page)
+    assert "| begin with |" in page and "| begin with |" not in made
+    assert made.count("{grid-item-card} You ") == len(re.findall(r"^\| (?!You)\w", page, re.MULTILINE)) > 5
+    assert "```{grid-item-card} You use JAX\n[Call an operator from JAX](howto/jax.md)\n```" in made
+    assert with_cards("| a | b |\n|---|---|\n| c | d |\n") == "| a | b |\n|---|---|\n| c | d |\n"
 
 
 def test_a_chapter_becomes_markdown() -> None:
