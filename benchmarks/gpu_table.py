@@ -50,7 +50,7 @@ def table(data: Mapping[str, Any]) -> str:
         "|" + "---|" * (len(names) + 4),
         *(_line(name, cases[name], names) for name in order),
         "",
-        f"- Geometric mean of {len(found)} cases: {geometric_mean([*found.values()]):.2f} times the speed of "
+        f"- Geometric mean of {len(found)} cases: {geometric_mean([*found.values()]):.2f}x faster than "
         "the best peer.",
         f"- {sum(r < BEHIND for r in found.values())} cases are more than 3 % slower than the best peer, "
         f"{sum(r > 1 for r in found.values())} are faster.",

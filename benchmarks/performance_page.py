@@ -88,9 +88,8 @@ def means(rows: Sequence[Row]) -> str:
     """What the rows say together."""
     by_call, by_bound, floor = three_means(rows)
     return (
-        f"{len(rows)} workloads, geometric means: the best peer takes {by_call:.2f} times as long as a call "
-        f"and {by_bound:.2f} times as long as a bound call, "
-        f"which takes {floor:.2f} times as long as the floor"
+        f"{len(rows)} workloads, geometric means: a call is {by_call:.2f}x faster than the best peer, "
+        f"a bound call {by_bound:.2f}x faster; it takes {floor:.2f}x the time of the floor"
     )
 
 
