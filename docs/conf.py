@@ -28,6 +28,9 @@ extensions = [
 ]
 exclude_patterns = ["course/*.rst", "tutorials/*.rst", "sg_execution_times.rst"]
 default_role = "py:obj"
+# Dashes of options stay, and text without a language is no Python.
+smartquotes = False
+highlight_language = "none"
 nitpicky = True
 # Types in signatures are names of modules that have no page.
 nitpick_ignore_regex = [("py:.*", ".*")]

@@ -29,16 +29,20 @@ def toctrees(pages: Mapping[str, str], root: str = "index.md") -> dict[str, list
     return below
 
 
-def with_contents(text: str, below: list[str]) -> str:
-    """A page with its hidden table of contents; parts of the site are called as their links are."""
+def with_contents(text: str, below: list[str], first: bool = False) -> str:
+    """A page with its hidden table of contents; parts of the site are called as their links are.
+
+    So are all pages that the first one lists: their names stand at the top of every page.
+    """
     titles = {target: title for title, target in TITLED.findall(text)}
-    names = "\n".join(_entry(p, titles.get(p, "")) for p in below)
+    named = [p for p in below if p in titles and (first or PurePosixPath(p).name == "index.md")]
+    names = "\n".join(_entry(p, titles[p] if p in named else "") for p in below)
     return f"{text.rstrip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n" if below else text
 
 
 def _entry(page: str, title: str) -> str:
     name = "/" + str(PurePosixPath(page).with_suffix(""))
-    return f"{title} <{name}>" if title and PurePosixPath(page).name == "index.md" else name
+    return f"{title} <{name}>" if title else name
 
 
 def with_cards(text: str) -> str:

@@ -136,7 +136,7 @@ def _command_help(text: str) -> str:
     """Paragraphs; what is indented is shown as it stands."""
     text = text.replace("\\[", "[")
     found = ["```text\n" + p.strip() + "\n```" if p.startswith(" ") else p for p in text.split("\n\n")]
-    return "\n\n".join(p.replace("```\n\n```text\n", "") for p in found)
+    return "\n\n".join(found).replace("\n```\n\n```text\n", "\n")
 
 
 def _parameter(p: Any) -> str:
@@ -189,4 +189,4 @@ def _module_page(module: str, names: Iterable[str]) -> str:
 
 
 def _title(text: str) -> str:
-    return f"{text}\n{'=' * len(text)}\n\n"
+    return f"{text}\n{'=' * len(text)}\n\n.. highlight:: python\n\n"

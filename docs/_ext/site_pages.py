@@ -108,7 +108,7 @@ def write_pages(app: Any) -> None:
     below["api/index.md"] = sorted(n for n in pages if n.startswith("api/") and n.endswith(".rst"))
     below["reference/cli.md"] = ["reference/commands.md"]
     for index, names in below.items():
-        pages[index] = with_contents(pages[index], names)
+        pages[index] = with_contents(pages[index], names, first=index == "index.md")
     for name, text in pages.items():
         _write(source / name, text)
     _forget(source, {*pages, *chapters})

@@ -105,6 +105,8 @@ def test_a_page_is_listed_once_and_in_the_order_of_its_index() -> None:
     assert with_contents("text\n", below["index.md"]).endswith(
         "```{toctree}\n:hidden:\n\n/b/index\n/a\n```\n"
     )
+    first = with_contents("- [One](a.md)\n", ["a.md"], first=True)
+    assert first.endswith("\n\nOne </a>\n```\n") and "One <" not in with_contents("- [One](a.md)\n", ["a.md"])
 
 
 def test_the_first_table_becomes_cards() -> None:
@@ -149,6 +151,7 @@ def test_each_error_and_each_pass_has_a_page() -> None:
 def test_each_command_is_on_one_page() -> None:
     (text,) = commands().values()
     assert "## polyfuse run" in text and "## polyfuse cache clear" in text and "`--target`" in text
+    assert "-o out\npolyfuse build norms.pf" in text  # examples are one block
 
 
 def test_files_that_pages_link_have_pages() -> None:
