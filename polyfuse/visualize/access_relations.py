@@ -178,7 +178,7 @@ def _place(sheet: Sheet, points: Sequence[Panel], uses: Sequence[_Use]) -> None:
     """
     read, written = (panels_of(_arrays(uses, hue)) for hue in (READ, WRITE))
     left, top = float(MARGIN), sheet.bottom
-    if all(p.down is None or p.down.count == 1 for p in points):
+    if all(p.is_row for p in points):
         _, sheet.bottom = sheet.stack([*read, *points, *written], left, top)
         return
     lows = []

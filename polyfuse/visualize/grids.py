@@ -97,6 +97,10 @@ class Panel:
     def height(self) -> float:
         return HEADING + TICKS + (self.down.count if self.down else 1) * CELL
 
+    @property
+    def is_row(self) -> bool:
+        return self.down is None or self.down.count == 1
+
     def spot(self, row: int, column: int) -> tuple[float, float]:
         """The middle of a cell, from the corner of the panel."""
         return self.left + (column + 0.5) * CELL, HEADING + TICKS + (row + 0.5) * CELL
@@ -188,7 +192,10 @@ class Sheet:
 
     def place(self, panels: Sequence[Panel], *, step: float = 0) -> None:
         """Put panels side by side, in rows that fit a page; each lies a `step` lower than the one before, so
-        that arrows between them do not cover each other."""
+        that arrows between them do not cover each other.  Panels of one row each lie below one another."""
+        if all(p.is_row for p in panels):
+            _, self.bottom = self.stack(panels, MARGIN, self.bottom)
+            return
         x, y, lowest = float(MARGIN), self.bottom, self.bottom
         for p in panels:
             if x > MARGIN and x + p.width > WIDEST:

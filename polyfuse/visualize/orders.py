@@ -101,7 +101,7 @@ def schedule_order(
     sheet, _ = sheet_of(
         source, title or titled("Order of execution", source), schedule, radius=DISC, step=CELL / 2
     )
-    draw_tiles(sheet, times, tiles)
+    draw_tiles(sheet, source.times(schedule) if parallel else times, tiles)
     _draw_path(sheet, times)
     _draw_numbers(sheet, source, times, moments, frame)
     _draw_scale(sheet, len(moments), frame)

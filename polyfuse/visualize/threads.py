@@ -179,7 +179,9 @@ def placement_svg(kernel: Kernel, producer: str, consumer: str, *, along: str, t
 
 
 def _heading(s: Statement) -> str:
-    return f"{s.name}[{', '.join(d.name + ('*' if d.reduce else '') for d in s.dims)}]"
+    reduced = ", ".join(d.name for d in s.dims if d.reduce)
+    words = f", reduced over {reduced}" if reduced else ""
+    return f"{s.name}[{', '.join(d.name for d in s.dims)}]{words}"
 
 
 def _some_rows(cells: list[_Cell], notes: list[str]) -> list[_Cell]:

@@ -209,6 +209,21 @@ def test_tiles_are_outlined() -> None:
     assert not outlines(v.schedule_order(SQUARE, TILES))
 
 
+def test_statements_of_one_row_lie_below_one_another() -> None:
+    """Arrows between rows then lead down, and no point stands in their way; other panels stand side by side."""
+    for rows, below in ((1, True), (2, False)):
+        svg = v.dependences(SOFTMAX, names=("m", "e"), T=rows, H=3).svg
+        headings = re.findall(r'<text class="b halo" x="([\d.]+)"', svg)
+        assert (len(set(headings)) == 1) == below
+        curved = any("Q" in path for path in re.findall(r'class="line" d="([^"]*)"', svg))
+        assert curved != below
+
+
+def test_tiles_are_those_of_the_loops_where_parallel_loops_are_left_out() -> None:
+    in_order, at_once = (v.schedule_order(FUSED, T=3, H=4, tiles=1, parallel=p) for p in (False, True))
+    assert outlines(at_once) == outlines(in_order) and len(outlines(at_once)) == 3
+
+
 def test_a_stage_is_judged_under_its_tree() -> None:
     legal = v.dependences(FUSED, schedule=FUSED, T=2, H=2)
     assert not any(bad for _, bad in arrows(legal)) and "legal at these sizes" in legal.svg
