@@ -7,7 +7,7 @@ other. This chapter reads from distances which loops those are.
 # %%
 # ## Zero is parallel
 #
-# Here is a softmax, with the loops that belong to each statement:
+# Here is a softmax. `fuse` puts two statements into a common loop, here the one over rows:
 
 import polyfuse as pf
 
@@ -30,7 +30,7 @@ print(rows)
 # %%
 # The remark behind a loop is computed from the dependences. All of them stay in their row: the entry of `t`
 # is zero in every distance. No iteration of the loop over `t` needs another one, so all may run at once.
-# Such a loop is called *parallel*; the books say *coincident*.
+# Such a loop is called *parallel*.
 #
 # Let parallel loops run at once, and give points of one moment one number:
 
@@ -44,15 +44,15 @@ picture
 #
 # ## A reduction is not parallel
 #
-# The points of `m` in a row keep different numbers. They need nothing from each other, but they update one
-# element. Two at once would lose an update. What is free is their order. polyfuse writes *a reduction: any
-# order*:
+# The points of `m` in a row keep different numbers. They need nothing from each other, but each reads one
+# element, changes it and writes it back. Of two at once one would be lost. What is free is their order.
+# polyfuse writes *a reduction: any order*:
 
 assert "for h in 0..4:  # a reduction: any order" in str(rows)
 
 # %%
-# That is enough for vector lanes with a partial result each, which are added up in the end. It is not
-# enough for two cores without further care.
+# So workers may have a partial result each, which are added up in the end. For the lanes of a vector this is
+# cheap. Cores have to meet for it, which costs a barrier: each waits until all have come.
 #
 # ## In order
 #
@@ -98,8 +98,9 @@ assert [is_parallel(table, k) for k in (0, 1)] == [False, False]
 
 # %%
 # But no entry is negative. Then the loops may change places, and tiles are legal, as [chapter
-# 6](06_legal_or_not.py) says. Such loops are called *permutable*. They can always be skewed into a wave
-# front with one loop in order and the rest parallel:
+# 6](06_legal_or_not.py) says. Such loops are called *permutable*. A wave front is always possible: the sum of
+# the entries of a distance is at least 1, so a loop over `i + j` carries all of them, and the rest is
+# parallel:
 
 waves = [(i + j, j) for i, j in table]
 assert [is_parallel(waves, k) for k in (0, 1)] == [False, True]
@@ -118,16 +119,17 @@ pf.visualize.schedule_order("{ S[i, j] : 0 <= i < 4 and 0 <= j < 6 }", "{ S[i, j
 # | a reduction | lanes with partial results, then a sum of them |
 # | in order | a plain loop |
 #
-# On a GPU, threads stand in rows, and rows in blocks. A picture shows where points run: `4.2` is thread 2
-# of row 4, and a colour is a block.
+# On a GPU, threads stand in rows, and rows in blocks. A picture shows where points run: `31.2` is thread 2
+# of row 31 in its block, and a colour is a block.
 
-kernels = softmax.op().specialize(T=8, H=16).schedule().apply(pf.LoopFusion()).lower(target="cuda")
+kernels = softmax.op().specialize(T=64, H=16).schedule().apply(pf.LoopFusion()).lower(target="cuda")
 pf.visualize.placement(kernels.apply(pf.Stitching()), "s", "y")
 
 # %%
-# Each row of the softmax has a row of threads, because `t` is parallel. A thread takes four neighbouring
-# elements: a vector, because `h` is parallel too. The frame shows an element of `y`, and what it needs of
-# `s`: all of it lies in the same row of threads. Rows never wait for each other.
+# A block has 32 rows of the softmax, and each of them a row of threads, because `t` is parallel. In `y` a
+# thread takes four neighbouring elements, a vector, because `h` is parallel. In `s` it adds up its four
+# terms, and the threads of the row join their totals, because any order will do. Frames show an element of
+# `y` and what it needs of `s`: all of it lies in the same row of threads. Rows never wait for each other.
 #
 # ## Exercise
 #
@@ -141,7 +143,9 @@ pf.visualize.placement(kernels.apply(pf.Stitching()), "s", "y")
 #
 # 1. `i` only. `j` has the entry 1 in `(0, 1, 0)`, and `k` in `(0, 0, 1)`, where no loop around is positive.
 # 2. Yes, no entry is negative.
-# 3. `i` to cores. For lanes: interchange so that `i` is inside, or take the wave front `j + k`, inside of
+# 3. `i` to cores. For lanes: put `i`, or a part of it, inside; or take the wave front `j + k`, inside of
 #    which `k` is parallel.
 #
 # </details>
+#
+# Next: [fusion](08_fusion.py).

@@ -7,7 +7,7 @@ that do not live at the same time. This chapter does both by hand, and then lets
 # %%
 # ## By hand: fuse
 #
-# A layer normalisation, six statements and one row at a time:
+# A layer normalisation, one row at a time. Each call of `fuse` joins two neighbours:
 
 import numpy as np
 
@@ -38,12 +38,13 @@ s = s.fuse("c", "var__sum")
 print(s)
 
 # %%
-# A total is a statement of its own, with the suffix `__sum`. The row is gone through three times. `c` is
-# made in the second pass and read in the third: 256 numbers lie between.
+# The four lines are six statements: a total is one of its own, with the suffix `__sum`. The row is gone
+# through three times, in three *phases*. `c` is made in the second and read in the third: 256 numbers lie
+# between. (The remark of a loop is that of its strictest statement.)
 #
 # ## Recompute
 #
-# `c[t, h]` is only `x[t, h] - mu[t]`. The third pass can subtract again, which reads x in place of c.
+# `c[t, h]` is only `x[t, h] - mu[t]`. The third phase can subtract again, which reads x in place of c.
 # This is **rematerialisation**. The numbers `mu` and `var` can go the same way:
 
 less = s.recompute("c").recompute("mu").recompute("var")
@@ -51,13 +52,14 @@ print(less)
 assert less.history[-3:] == ("recompute('c')", "recompute('mu')", "recompute('var')")
 
 # %%
-# Three passes, and no temporary but two totals. Is it worth it? It saves 256 stores and 256 loads a row,
-# and costs 256 subtractions. A processor subtracts many times while it waits for one line of memory. An
-# `exp` is another matter: to compute it again may cost more than to load it.
+# No temporary is left but two totals. Is it worth it? It saves 256 stores a row, and the memory for them.
+# Loads stay, of x in place of c. It costs 256 subtractions, and a processor subtracts many times while it
+# waits for one line of memory. An `exp` is another matter: to compute it again may cost more than to load it.
 #
 # ## What layer I says
 #
-# Layer I asks the same questions, and answers them by counting bytes and functions:
+# Layer I asks the same questions, and answers them by counting bytes and functions. Here these are the stores
+# of 1024 rows, less 4 kB, since `mu` is read once more:
 
 automatic = pf.schedule(program, "layer_norm", T=1024, H=256, fusion=pf.LoopFusion())
 print(automatic)
@@ -75,7 +77,7 @@ pf.visualize.tree(less, before=s)
 #
 # Sometimes each element is needed by two neighbours. A tile then computes what it reads, with one more on
 # each side. Neighbouring tiles both compute the elements at their border, and need nothing from each
-# other:
+# other. `max` and `min` in the bounds cut off what lies outside of the vector:
 
 blur = pf.schedule(program, "blur", N=34).split("b.i", 8).recompute("a", at="i_tile")
 print(blur)
@@ -83,12 +85,12 @@ assert "for i_tile in 0..5:  # parallel" in blur.loops
 
 # %%
 # The loop over tiles is parallel. Compare it with the shifted loop of the [last chapter](08_fusion.py),
-# which recomputes nothing and runs in order. Here ten elements are computed for eight: a quarter more
-# work.
+# which recomputes nothing and runs in order. Here a tile computes ten elements of `a` for eight of `b`: a
+# quarter more work. In the picture it is six for four, and fewer at both ends:
 
-small = pf.schedule(program, "blur", N=10).split("b.i", 4).recompute("a", at="i_tile")
+small = pf.schedule(program, "blur", N=14).split("b.i", 4).recompute("a", at="i_tile")
 pf.visualize.schedule_order(
-    small, names=("a__local", "b"), parallel=True, title="Tiles at once, each with its border"
+    small, names=("a__local", "b"), parallel=True, tiles=2, title="Tiles at once, each with its border"
 )
 
 # %%
@@ -106,7 +108,7 @@ assert kept.kept[0].tensor == "c"
 #
 # In [chapter 4](04_dependences.py) only the arrows from producer to consumer were left, because nothing
 # was ever overwritten. Now something is. Row t + 1 of `c` must not be written before row t has been read:
-# an *anti dependence* is back. Take the loop over rows apart, and it bites:
+# an *anti dependence* is back. Give each phase a loop over rows of its own (`distribute`), and it bites:
 
 try:
     kept.distribute("t")
@@ -117,8 +119,8 @@ assert refused.code == "PF542"
 assert s.distribute("t").legality()
 
 # %%
-# Without the contraction the same step is legal. Parallel loops stay parallel: each worker has a row of
-# its own.
+# Without the contraction the same step is legal. The loop over rows stays parallel: each worker has such a
+# row of its own.
 #
 # `inout` parameters bring the same. `move` puts each element in its neighbour's place:
 
@@ -140,8 +142,8 @@ except pf.ScheduleError as error:
 # %%
 # ## In the end, kernels
 #
-# Kernels contract what they can by themselves, after all decisions. `explain` says where each value
-# lives:
+# Kernels contract what they can by themselves, after all decisions. `explain` says where each value lives.
+# All six statements are one kernel, `k0`:
 
 kernels = s.lower(target="cpu")
 print(next(line for line in kernels.explain().splitlines() if line.startswith("+ contract c")))

@@ -41,8 +41,8 @@ assert (apart.launches, stitched.launches) == (3, 1)
 pf.visualize.plan(apart, stitched, names=("three kernels", "stitched"))
 
 # %%
-# A kernel ends when its last block ends. So each of the three kernels reads `x` from memory again. In one
-# kernel a thread reads its part of the row once, and keeps it:
+# Each of the three kernels reads `x` from memory again. In one kernel a thread reads its part of the row
+# once, and keeps it:
 
 before, after = apart.estimate("H100"), stitched.estimate("H100")
 assert before.read > 2.9 * after.read
@@ -64,15 +64,17 @@ assert "they agree on t" in stitched.explain()
 #
 # ## Who runs what
 #
-# A GPU runs blocks, and a block has threads. Here are two phases of a tiny layer normalisation. A colour is a
-# block, the numbers are row and thread. The frames show one element of `y` and what it needs:
+# A GPU runs blocks of threads. A block has *shared memory*, and at a *barrier* its threads wait for each
+# other. Here are two phases of a small layer normalisation. A colour is a block, the numbers are row and
+# thread. The frames show one element of `y` and what it needs:
 
-tiny = kernels_of("layer_norm", T=4, H=32).apply(pf.Stitching())
-pf.visualize.placement(tiny, "var__sum", "y")
+small = kernels_of("layer_norm", T=64, H=16).apply(pf.Stitching())
+pf.visualize.placement(small, "var__sum", "y")
 
 # %%
 # The element needs the whole row of terms, and other threads of its block have most of them. These threads
-# add up what they have and combine it by shuffles. Then each of them has the total in a register.
+# add up what they have and combine it by *shuffles*, which exchange registers. Then each has the total in a
+# register.
 #
 # ## Four ways from phase to phase
 #
@@ -90,15 +92,18 @@ print(stitched.schemes())
 assert "Regional" not in str(stitched.schemes())
 
 # %%
-# All of it is Local here: no thread waits for memory. Now a row that is read from its other end. The consumer
-# needs an element that another thread of its block has made:
+# All of it is Local here: no thread waits for memory. (`x__row` is what threads keep of the row.) Now a row
+# that is read from its other end. The consumer needs an element that another thread of its block has made:
 
-turned = kernels_of("backwards", T=4, H=32).apply(pf.Stitching())
+turned = kernels_of("backwards", T=64, H=16).apply(pf.Stitching())
 print(turned.schemes())
 assert "Regional" in str(turned.schemes())
 pf.visualize.placement(turned, "e", "y")
 
 # %%
+# An array is stored once. `e` lies in shared memory for `y`, so `s` finds it there as well, though Local
+# alone would do with a register.
+#
 # ## What refuses
 #
 # Sums of columns need all rows, and the result needs all sums. The passes do not agree on `t`, so what goes
@@ -110,9 +115,9 @@ print("\n".join(line for line in columns.explain().splitlines() if "stitch" in l
 assert columns.launches > 1 and "Global" in str(columns.schemes())
 
 # %%
-# They do agree on `h`. One kernel with a loop over columns would be legal, but a GPU would have work for
-# only 768 threads in its first phase. The cost model compares the bytes that are saved with the threads that
-# are idle, and says no.
+# The sum has two stages, of which `s__part` holds partial sums; `k0` runs both in one launch. The passes do
+# agree on `h`. One kernel with a loop over columns would be legal, but a GPU would have work for only 768
+# threads in its first phase. The cost model compares what is saved with what idle threads lose, and says no.
 #
 # ## Exercise
 #
