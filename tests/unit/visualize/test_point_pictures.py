@@ -210,7 +210,7 @@ def test_tiles_are_outlined() -> None:
 
 
 def test_statements_of_one_row_lie_below_one_another() -> None:
-    """Arrows between rows then lead down, and no point stands in their way; other panels stand side by side."""
+    """Arrows then lead straight down; panels of several rows stand side by side."""
     for rows, below in ((1, True), (2, False)):
         svg = v.dependences(SOFTMAX, names=("m", "e"), T=rows, H=3).svg
         headings = re.findall(r'<text class="b halo" x="([\d.]+)"', svg)
