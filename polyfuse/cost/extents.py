@@ -101,12 +101,12 @@ def instances(found: Extents) -> float:
 # --- one iteration of some loops ---------------------------------------------------------------------------
 
 
-def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
-    """The extents that are left in one iteration of `loops`.
+def inside(s: Statement, loops: Iterable[Member], known: Extents | None = None) -> dict[str, Extent]:
+    """The extents that are left in one iteration of `loops`, of those that are known.
 
     A dim whose range moves with one that is not fixed takes all values that it has in any iteration of that.
     """
-    found = extents(s)
+    found = extents(s) if known is None else known
     loops_of: dict[str, list[_Digits]] = {}
     for m in loops:
         if s.name not in dict(m.exprs):
@@ -182,13 +182,19 @@ def dims_of(e: IndexExpr) -> set[str]:
     return set(variables(e)) if digits is None else {digits.dim}
 
 
-def trips(m: Member, statements: Mapping[str, Statement], outer: Sequence[Member] = ()) -> float:
-    """Iterations of a loop in one of those outside of it: of that statement, among these, that has most."""
+def trips(
+    m: Member,
+    statements: Mapping[str, Statement],
+    outer: Sequence[Member] = (),
+    known: Mapping[str, Extents] | None = None,
+) -> float:
+    """Iterations of a loop in one of those outside of it: of that statement, among these, that has most.
+    `known`: the extents of statements."""
     most = 0.0
     for n, e in m.exprs:
         if n not in statements:
             continue
-        found = inside(statements[n], outer)
+        found = inside(statements[n], outer, known and known[n])
         digits = _digits(e)
         if digits is not None and digits.dim in found:
             most = max(most, digits.count(found[digits.dim].length))

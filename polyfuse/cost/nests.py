@@ -49,12 +49,12 @@ class Access:
     whole: tuple[Touched, ...]
     in_block: tuple[Touched, ...]
 
-    @property
+    @cached_property
     def nbytes(self) -> float:
         """Of the elements touched."""
         return union(self.whole) * self.item
 
-    @property
+    @cached_property
     def block_bytes(self) -> float:
         """Of the elements touched in one iteration of the block loops."""
         return union(self.in_block) * self.item
@@ -93,7 +93,8 @@ class Nest:
 
     @cached_property
     def _trips(self) -> tuple[float, ...]:
-        return tuple(trips(m, self.names, self.loops[:k]) for k, m in enumerate(self.loops))
+        known = self.extents
+        return tuple(trips(m, self.names, self.loops[:k], known) for k, m in enumerate(self.loops))
 
     def trip(self, m: Member) -> float:
         """Iterations of one of the loops in one of those outside of it."""
@@ -101,7 +102,12 @@ class Nest:
 
     @cached_property
     def timed(self) -> tuple[tuple[Statement, Extents], ...]:
-        return tuple((s, extents(s)) for s in self.body)
+        return tuple((s, self.extents[s.name]) for s in self.body)
+
+    @cached_property
+    def extents(self) -> Mapping[str, Extents]:
+        """Of each statement."""
+        return {s.name: extents(s) for s in self.body}
 
     @cached_property
     def vector(self) -> Member | None:
@@ -140,9 +146,15 @@ class Nest:
                 ]
                 if not found:
                     continue
-                whole = tuple(touched(i, b.shape, extents(s)) for s, i in found)
-                block = tuple(touched(i, b.shape, inside(s, self.blocks)) for s, i in found)
+                known = self.extents
+                whole = tuple(touched(i, b.shape, known[s.name]) for s, i in found)
+                block = tuple(touched(i, b.shape, self._in_block[s.name]) for s, i in found)
                 yield Access(b.tensor, written, b.scope, b.dtype.bytes, whole, block)
+
+    @cached_property
+    def _in_block(self) -> Mapping[str, Extents]:
+        """What is left of extents in one iteration of the block loops."""
+        return {s.name: inside(s, self.blocks, self.extents[s.name]) for s in self.body}
 
     def _updates(self, tensor: str) -> bool:
         """Are elements found by data added to?"""
@@ -295,7 +307,7 @@ def footprint(between: Sequence[Nest], loops: Sequence[Member], scopes: tuple[Sc
     parts: dict[str, tuple[int, list[Touched]]] = {}
     for nest in between:
         for s in nest.body:
-            found = inside(s, loops)
+            found = inside(s, loops, nest.extents[s.name])
             for tensor, indices, _ in uses(s):
                 b = nest.kernel.buffer(tensor)
                 if b.scope in scopes:

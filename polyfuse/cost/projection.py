@@ -30,7 +30,7 @@ from polyfuse.cost.extents import Touched, dims_of, instances, union
 from polyfuse.cost.figures import by_level
 from polyfuse.cost.nests import OUTSIDE, Nest, data_rows, nests
 from polyfuse.cost.operations import counts, cpu_weight
-from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
+from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, growing_traffic
 from polyfuse.ir.cpu_core import LANE_VECTORS, CpuKnobs
 from polyfuse.ir.index_expr import as_index, evaluate
 from polyfuse.ir.kernel import PARALLEL_WORK, Kernel, KernelGraph, work
@@ -108,16 +108,46 @@ def project(
     kernels: KernelGraph, machine: CpuDevice, knobs: CpuKnobs | None = None, rates: Rates | None = None
 ) -> Projection:
     """The time of kernels whose sizes are known."""
+    return project_steps(steps_of(kernels), machine, knobs, rates)
+
+
+def project_steps(
+    steps: Sequence[Step], machine: CpuDevice, knobs: CpuKnobs | None = None, rates: Rates | None = None
+) -> Projection:
+    """The same of steps that are there."""
     own, known = knobs or CpuKnobs(), (rates or table_rates(machine)).on(machine)
-    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
-    parts = [p for s in steps for p in s.packed or (s,)]
-    since = since_touched(parts)
-    found = {id(p): _Kernel(p, row, machine, own, known) for p, row in zip(parts, since, strict=True)}
     made = []
     for s in steps:
-        each = [found[id(p)].projected() for p in s.packed or (s,)]
-        made.append(each[0] if len(each) == 1 else _side_by_side(s.name, each))
+        each = [_Kernel(p, machine, own, known).projected() for p in s.parts]
+        made.append(each[0] if len(each) == 1 else _side_by_side(s.kernel.name, each))
     return Projection(tuple(made), machine.call_s)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kernel with its nests, and the bytes touched since each of its tensors was touched last."""
+
+    kernel: Kernel
+    nests: tuple[Nest, ...]
+    since: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch: a kernel, which is its only part, or several side by side."""
+
+    kernel: Kernel
+    parts: tuple[Part, ...]
+
+
+def steps_of(kernels: KernelGraph) -> tuple[Step, ...]:
+    """The launches of kernels, in order."""
+    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
+    parts = [p for s in steps for p in s.packed or (s,)]
+    found = [nests(p) for p in parts]
+    rows = zip(parts, found, since_touched(parts, found), strict=True)
+    made = iter([Part(*row) for row in rows])
+    return tuple(Step(s, tuple(next(made) for _ in s.packed or (s,))) for s in steps)
 
 
 def _side_by_side(name: str, parts: Sequence[Projected]) -> Projected:
@@ -133,14 +163,16 @@ def _side_by_side(name: str, parts: Sequence[Projected]) -> Projected:
     )
 
 
-def since_touched(kernels: Sequence[Kernel]) -> list[dict[str, float]]:
+def since_touched(
+    kernels: Sequence[Kernel], known: Sequence[tuple[Nest, ...]] | None = None
+) -> list[dict[str, float]]:
     """As `traffic.distances`, with what is written in place counted once, and results that pass the caches
-    not at all."""
+    not at all. `known`: the nests of the kernels."""
     alias = {t.name: t.alias or t.name for k in kernels for t in k.graph.tensors}
     merged: list[Footprints] = []
-    for k in kernels:
+    for own in known or [nests(k) for k in kernels]:
         mine: dict[str, tuple[int, tuple[Touched, ...]]] = {}
-        for name, (item, boxes) in footprints(nests(k)).items():
+        for name, (item, boxes) in footprints(own).items():
             memory = alias[name]
             mine[memory] = item, (*mine.get(memory, (item, ()))[1], *boxes)
         merged.append(mine)
@@ -169,11 +201,9 @@ def kept(nbytes: float, capacity: float) -> float:
 class _Kernel:
     """One kernel, phase by phase."""
 
-    def __init__(
-        self, kernel: Kernel, since: Mapping[str, float], machine: CpuDevice, knobs: CpuKnobs, rates: Rates
-    ) -> None:
-        self.kernel, self.since, self.machine, self.knobs, self.rates = kernel, since, machine, knobs, rates
-        self.nests = nests(kernel)
+    def __init__(self, part: Part, machine: CpuDevice, knobs: CpuKnobs, rates: Rates) -> None:
+        self.kernel, self.nests, self.since = part.kernel, part.nests, part.since
+        self.machine, self.knobs, self.rates = machine, knobs, rates
 
     def projected(self) -> Projected:
         m, blocks = self.machine, max(1.0, max((n.block_count for n in self.nests), default=1.0))
@@ -231,8 +261,9 @@ class _Kernel:
         rates = [x.bandwidth for x in m.levels]
         before: tuple[float, ...] = ()
         found = []
-        for k, nest in enumerate(self.nests):
-            now = traffic(self.nests[: k + 1], self.since, keeping).by_level
+        sums = growing_traffic(self.nests, self.since, keeping)
+        for nest, all_so_far in zip(self.nests, sums, strict=True):
+            now = all_so_far.by_level
             bytes_here = [b - (before[i] if i < len(before) else 0.0) for i, b in enumerate(now)]
             padded = [*bytes_here, *[0.0] * (len(rates) - len(bytes_here))]
             near = padded[-1] * self._still_near(nest)

@@ -15,7 +15,7 @@ kept between nests but what the kernel keeps itself (registers, shared memory).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from polyfuse.cost.extents import Touched, Union, union
@@ -99,12 +99,20 @@ def _sums(kernels: list[Footprints], k: int, steps: int) -> list[float]:
 
 def traffic(kernel: tuple[Nest, ...], since: Mapping[str, float], keeping: Keeping) -> Traffic:
     """Of one kernel. `since` is its row of `distances`."""
+    *_, whole = (Traffic(0.0, 0.0, (0.0,)), *growing_traffic(kernel, since, keeping))
+    return whole
+
+
+def growing_traffic(
+    kernel: tuple[Nest, ...], since: Mapping[str, float], keeping: Keeping
+) -> Iterator[Traffic]:
+    """Of the first nest of a kernel, of the first two, and so on."""
     count = _Count(kernel, since, keeping)
     for k, nest in enumerate(kernel):
         for a in nest.accesses:
             count.add(k, nest, a)
-    most = max(count.levels, default=0) + 1
-    return Traffic(count.read, count.written, tuple(count.levels.get(k, 0.0) for k in range(most)))
+        most = max(count.levels, default=0) + 1
+        yield Traffic(count.read, count.written, tuple(count.levels.get(i, 0.0) for i in range(most)))
 
 
 class _Count:

@@ -21,8 +21,8 @@ from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.transforms.outline import time_parts
 from polyfuse.cost.cpu_device import CpuDevice, table_cpu
 from polyfuse.cost.extents import union
-from polyfuse.cost.nests import OUTSIDE, nests
-from polyfuse.cost.projection import Projected, project, since_touched
+from polyfuse.cost.nests import OUTSIDE
+from polyfuse.cost.projection import Part, Projected, project_steps, steps_of
 from polyfuse.cost.traffic import Keeping, traffic
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.index_expr import evaluate
@@ -101,23 +101,17 @@ def kernel_graphs(
 
     `lowered` gives a kernel's loops; who has them already need not have them made again.
     """
-    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
-    parts = [p for s in steps for p in s.packed or (s,)]
-    since = {id(p): row for p, row in zip(parts, since_touched(parts), strict=True)}
-    times = project(kernels, machine, knobs).kernels
-    found = []
-    for step, time in zip(steps, times, strict=True):
-        packed = [(p, since[id(p)]) for p in step.packed or (step,)]
-        found.append(_Step(step, packed, time, machine, knobs, lowered).graph())
-    return tuple(found)
+    steps = steps_of(kernels)
+    times = project_steps(steps, machine, knobs).kernels
+    each = zip(steps, times, strict=True)
+    return tuple(_Step(step.parts, time, machine, knobs, lowered).graph() for step, time in each)
 
 
 @dataclass(slots=True)
 class _Step:
-    """One step of a plan; `packed` are its kernels, each with bytes that were touched since its tensors."""
+    """One step of a plan: its kernels."""
 
-    kernel: Kernel
-    packed: Sequence[tuple[Kernel, Mapping[str, float]]]
+    kernels: Sequence[Part]
     time: Projected
     machine: CpuDevice
     knobs: CpuKnobs
@@ -126,19 +120,20 @@ class _Step:
     def graph(self) -> KernelGraph:
         loops = LoopGraph(self.machine.core.vector_bytes)
         figures = dict.fromkeys(KERNEL_FEATURES, 0.0)
-        for kernel, since in self.packed:
-            _add(figures, self._bytes(kernel, since))
+        for own in self.kernels:
+            kernel = own.kernel
+            _add(figures, self._bytes(own))
             if kernel.library is not None:
                 _add(figures, {"library": 1.0, "products": kernel.library.products})
                 continue
             for part in time_parts(kernel):
                 low = self.lowered(part, self.knobs)
-                loops.add(low.kernel, low.functions, since)
+                loops.add(low.kernel, low.functions, own.since)
                 _add(figures, dict(self._launches(part, low)))
         table = loops.table()
         _add(figures, self._totals(table))
         figures |= self._analytic(figures["loop ns"]) | self._of_core()
-        figures["parts"], figures["nodes"] = len(self.packed), len(table.opcodes)
+        figures["parts"], figures["nodes"] = len(self.kernels), len(table.opcodes)
         known = np.array([figures[name] for name in KERNEL_FEATURES], np.float64)
         return KernelGraph(table.opcodes, table.nodes, table.edges, np.log2(1 + known).astype(np.float32))
 
@@ -157,11 +152,11 @@ class _Step:
         yield "jammed", max((f.jammed for f in low.functions), default=1)
         yield "pipelined", sum(f.pipelined for f in low.functions)
 
-    def _bytes(self, kernel: Kernel, since: Mapping[str, float]) -> dict[str, float]:
+    def _bytes(self, part: Part) -> dict[str, float]:
         """What a kernel moves, by where it comes from."""
-        m, own = self.machine, nests(kernel)
+        m, kernel, own = self.machine, part.kernel, part.nests
         keeping = Keeping(lambda b: m.level(b / m.threads), m.level, m.level, True)
-        moved = traffic(own, since, keeping)
+        moved = traffic(own, part.since, keeping)
         found = dict(zip(_LEVELS, moved.by_level, strict=False))
         past = {b.tensor for b in kernel.buffers if b.past}
         streamed = [a for n in own for a in n.accesses if a.written and a.tensor in past]

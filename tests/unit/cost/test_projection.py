@@ -11,7 +11,20 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.cost.cpu_device import CpuDevice, table_cpu
-from polyfuse.cost.projection import ROW_S, SHARED, Projection, Rates, kept, project, table_rates
+from polyfuse.cost.nests import nests
+from polyfuse.cost.projection import (
+    ROW_S,
+    SHARED,
+    Projection,
+    Rates,
+    kept,
+    project,
+    project_steps,
+    since_touched,
+    steps_of,
+    table_rates,
+)
+from polyfuse.cost.traffic import Keeping, growing_traffic, traffic
 from polyfuse.driver.lowering import Passes, launches, lower_piece
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
@@ -146,6 +159,24 @@ def test_a_cache_keeps_less_of_what_is_larger() -> None:
     h = shares[3]
     assert math.isclose(h, math.exp((h - 1) * 1.5), rel_tol=1e-6)
     assert shares[-1] < 0.01
+
+
+def test_traffic_grows_nest_by_nest() -> None:
+    (step,) = steps_of(kernels(NORM, T=4096, H=1024))
+    (part,) = step.parts
+    keeping = Keeping(CPU.level, CPU.level, CPU.level, True)
+    found = [*growing_traffic(part.nests, part.since, keeping)]
+    assert len(found) > 2
+    assert found == [traffic(part.nests[: k + 1], part.since, keeping) for k in range(len(found))]
+    assert found[0].by_level != found[-1].by_level
+
+
+def test_steps_share_what_is_known_of_kernels() -> None:
+    made = kernels(NORM, T=4096, H=1024)
+    (part,) = steps_of(made)[0].parts
+    assert [part.since] == since_touched([part.kernel]) and part.since
+    assert [n.body for n in part.nests] == [n.body for n in nests(part.kernel)]
+    assert project_steps(steps_of(made), CPU) == project(made, CPU)
 
 
 def test_a_faster_machine_is_faster() -> None:
