@@ -194,7 +194,7 @@ def trips(
     for n, e in m.exprs:
         if n not in statements:
             continue
-        found = inside(statements[n], outer, known and known[n])
+        found = inside(statements[n], outer, None if known is None else known[n])
         digits = _digits(e)
         if digits is not None and digits.dim in found:
             most = max(most, digits.count(found[digits.dim].length))
