@@ -189,4 +189,4 @@ def _module_page(module: str, names: Iterable[str]) -> str:
 
 
 def _title(text: str) -> str:
-    return f"{text}\n{'=' * len(text)}\n\n.. highlight:: python\n\n"
+    return f"{text}\n{'=' * len(text)}\n\n.. highlight:: default\n\n"
