@@ -7,8 +7,7 @@ from text to a result, and asks why one pass over memory is faster than four.
 # %%
 # ## Four lines
 #
-# Softmax turns each row of a matrix into weights that add up to 1. Here is its definition, line by line as a
-# book would have it:
+# Softmax turns each row of a matrix into weights that add up to 1. Its definition, line by line:
 
 import numpy as np
 
@@ -78,8 +77,8 @@ for name, call in (("fused", f), ("line by line", line_by_line), ("NumPy", with_
 # ## Why one kernel
 #
 # Line by line, or *unfused*, each line reads whole arrays from memory and writes whole arrays back. `e` is as
-# large as `x`: it goes to memory and comes back twice. The stages of the compiler can be called one by one:
-# `specialize` gives sizes, `schedule` gives each line loops, `lower` makes kernels of loops.
+# large as `x`: it goes to memory and comes back twice. In the compiler `specialize` gives sizes,
+# `schedule` gives each line loops, and `lower` makes kernels of loops:
 
 unfused = program.op().specialize(T=4096, H=1024).schedule()
 fused = unfused.apply(pf.LoopFusion())
@@ -109,7 +108,7 @@ picture
 # moves, and you know which. The *roofline* is the picture of that: to the right are more operations a byte,
 # upwards more operations a second. The flat roof is the arithmetic. Each slope is a memory; L1, L2 and L3 are
 # caches, L1 the nearest and fastest. A kernel stays below the roof, and below the slope of the memory that
-# its bytes come from. (The rates are assumed ones, of no special machine.)
+# its bytes come from. (The rates are assumed.)
 
 pf.visualize.roofline(apart, together, names=("unfused", "fused"))
 

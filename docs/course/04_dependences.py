@@ -62,8 +62,8 @@ picture
 #
 # ## Distances with signs
 #
-# In a rod that cools, each point moves towards its neighbours. No argument has the size `T`, so callers give
-# it:
+# In a rod that cools, each point moves towards its neighbours. Callers give the size `T`, which no argument
+# has:
 
 rod = pf.parse("""
 op rod[T: size](x: f32[N]) -> (u: f32[T, N]) where N >= 3, T >= 1 {
@@ -116,7 +116,6 @@ pf.visualize.dependences(softmax, names=("m", "e"), T=2, H=4, at=("e", 1, 2))
 #
 # Here a write may destroy a value that another point still has to read. This gives two more kinds of pairs:
 # a read before a later write (*anti dependence*), and a write before a later write (*output dependence*).
-#
 #
 # In polyfuse each element is written once: `u[t, i]` and `u[t-1, i]` are different elements. This is
 # *single assignment*. A value cannot be destroyed, so only the arrows from producer to consumer are left,

@@ -108,8 +108,8 @@ print(tiled)
 
 # %%
 # polyfuse keeps a schedule as a *tree*. A box is a *band*: one or more loops, outermost first, around what
-# they run. In one line the tree is `B1111(y)`: a band of four loops around `y`, 1 for a parallel one, 0 for
-# another.
+# they run. In one line the tree is `B1111(y)`: a band of four loops around `y`, with 1 for a loop that has no
+# arrows between its iterations, 0 for another.
 
 pf.visualize.schedule_order(tiled) | pf.visualize.tree(tiled)
 

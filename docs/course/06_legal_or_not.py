@@ -97,9 +97,10 @@ except pf.ScheduleError as error:
     print(error)
 
 # %%
-# With `tiles=2`, points that agree in the first two entries of their time have a line around them:
+# With `tiles=2`, points that agree in the first two entries of their time have a line around them. The first
+# tiles are cut, since `t` starts at 1:
 
-plain = "{ u__2[t, i] -> [floor((t - 1)/2), floor(i/3), t, i] }"
+plain = "{ u__2[t, i] -> [floor(t/2), floor(i/3), t, i] }"
 picture = pf.visualize.dependences(rod, names=("u__2",), schedule=plain, tiles=2, T=7, N=9)
 assert "Illegal" in picture.svg
 picture
@@ -126,8 +127,7 @@ pf.visualize.schedule_order(tiled, names=("u__2",), tiles=2, title="skewed tiles
 
 # %%
 # The tiles lean to the left: the second row of a tile stands one point further left, so the neighbours on the
-# right are ready. The first tiles are cut, since `t` starts at 1. No arrow is red (distances are those of `t`
-# and `i`):
+# right are ready. No arrow is red (distances are those of `t` and `i`):
 
 picture = pf.visualize.dependences(tiled, names=("u__2",), schedule=tiled, tiles=2)
 assert "No arrow goes back in time" in picture.svg

@@ -104,7 +104,7 @@ assert (each.launches, together.launches) == (24, 1) and times[0] > 10 * times[1
 
 # %%
 # The tensors depend on nothing but their own gradient, so all of them are independent. Times are those of the
-# cost model; it knows launches, bytes and operations. Kernels that differ only in names share one function.
+# cost model.
 #
 # ## Exercise
 #
