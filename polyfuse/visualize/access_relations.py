@@ -172,14 +172,18 @@ def _array(graph: TensorGraph, tensor: str, verb: str) -> Space:
 
 
 def _place(sheet: Sheet, points: Sequence[Panel], uses: Sequence[_Use]) -> None:
-    """Arrays that are read, points, arrays that are written: from left to right, or down if points are rows.
+    """Arrays that are read, points, arrays that are written: from left to right, or a line for each of the
+    three if points are rows.
 
     What is read and written lies apart, so that arrows do not cross.
     """
     read, written = (panels_of(_arrays(uses, hue)) for hue in (READ, WRITE))
     left, top = float(MARGIN), sheet.bottom
     if all(p.is_row for p in points):
-        _, sheet.bottom = sheet.stack([*read, *points, *written], left, top)
+        for line in (c for c in (read, points, written) if c):
+            _, low = sheet.row(line, left, top)
+            top = low + GAP - 10
+        sheet.bottom = top - GAP + 10
         return
     lows = []
     for k, column in enumerate(c for c in (read, points, written) if c):

@@ -215,6 +215,16 @@ class Sheet:
             right = max(right, left + p.width)
         return right, y - GAP + 10
 
+    def row(self, panels: Sequence[Panel], left: float, top: float) -> tuple[float, float]:
+        """Put panels side by side, or below one another if that is too wide; where they end."""
+        if left + sum(p.width + GAP for p in panels) > WIDEST:
+            return self.stack(panels, left, top)
+        x = left
+        for p in panels:
+            self._put(p, x, top)
+            x += p.width + GAP
+        return x - GAP, top + max(p.height for p in panels) + 10
+
     def _put(self, p: Panel, x: float, y: float) -> None:
         self._under.append(_lattice(p, x, y))
         self._over += _axes(p, x, y)

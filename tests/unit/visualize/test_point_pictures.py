@@ -293,6 +293,15 @@ def test_accesses_of_an_operator_are_its_reads_and_its_writes() -> None:
     assert "reads x: the data say which of up to 4 elements" in picture.svg and len(arrows(picture)) == 3 * 6
 
 
+def test_arrays_that_rows_read_lie_side_by_side() -> None:
+    """No array stands between another one and the points that read both."""
+    gather = pf.parse("op gather(x: f32[N], k: i64[M]) -> (y: f32[M]) { y[i] = x[k[i]] }")
+    svg = v.accesses(gather, N=4, M=3).svg
+    tops = [float(y) for y in re.findall(r'<text class="b halo" x="[\d.]+" y="([\d.]+)"', svg)]
+    assert len(tops) == 4 and tops[0] == tops[1] < tops[2] < tops[3]
+    assert not any("Q" in path for path in re.findall(r'class="line" d="([^"]*)"', svg))
+
+
 def test_pictures_are_saved(tmp_path: Any) -> None:
     picture = v.domain(TRIANGLE, N=3)
     assert picture.save(tmp_path / "a.svg").read_text(encoding="utf-8") == picture.svg == str(picture)
