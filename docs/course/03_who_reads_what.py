@@ -90,8 +90,7 @@ picture
 
 # %%
 # Memory holds the rows of `x` one after the other. Points that are neighbours in a row of `z` read elements
-# that lie a whole row apart. One of the two arrays is always walked through in long steps, whichever order
-# we choose.
+# that lie a whole row apart. In either order one of the arrays is walked through in long steps.
 #
 # ## Window
 #

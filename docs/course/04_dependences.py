@@ -39,8 +39,8 @@ pf.visualize.dependences(chain, T=2, H=3)
 # ## Distance
 #
 # Both points have the coordinates t and h. The difference, consumer minus producer, is the *distance
-# vector*. Here it is `(0, 0)` for all arrows: `y[t, h]` needs something from the same t and the same h, and
-# from nowhere else. A loop over t and h could compute `a` and use it at once.
+# vector*. Here it is `(0, 0)` for all arrows: `y[t, h]` needs something from the same t and h only. A loop
+# over t and h could compute `a` and use it at once.
 #
 # A running sum needs the row before:
 

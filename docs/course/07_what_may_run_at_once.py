@@ -40,7 +40,7 @@ picture
 
 # %%
 # The rows have the same numbers. In `e` and `y` also the points of a row do, because `h` is parallel there.
-# The whole takes 10 steps in place of 48: four for the maximum, one for `e`, four for the sum, one for `y`.
+# The whole takes 10 steps in place of 48.
 #
 # ## A reduction is not parallel
 #
@@ -128,8 +128,8 @@ pf.visualize.placement(kernels.apply(pf.Stitching()), "s", "y")
 # %%
 # A block has 32 rows of the softmax, and each of them a row of threads, because `t` is parallel. In `y` a
 # thread takes four neighbouring elements, a vector, because `h` is parallel. In `s` it adds up its four
-# terms, and the threads of the row join their totals, because any order will do. Frames show an element of
-# `y` and what it needs of `s`: all of it lies in the same row of threads. Rows never wait for each other.
+# terms, and the threads of the row join their totals, because any order will do. Framed is an element of `y`
+# with what it needs of `s`: all of it lies in one row of threads.
 #
 # ## Exercise
 #

@@ -68,7 +68,7 @@ assert automatic.shape == less.shape
 assert [str(x) for x in automatic.statements] == [str(x) for x in less.statements]
 
 # %%
-# The same loops over the same statements, found without help. In pictures, ours and the one before:
+# The same loops over the same statements, found without help. Before and after:
 
 pf.visualize.tree(less, before=s)
 

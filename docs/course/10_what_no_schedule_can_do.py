@@ -88,8 +88,7 @@ pf.visualize.traffic(two, one, names=("two passes", "online"), device="H100")
 
 # %%
 # The new expressions round at other places, so the last digits may differ. polyfuse rewrites only forms for
-# which the error has a bound, and it does so before it schedules. Everything after is ordinary: isl proves
-# the schedule of the new program.
+# which the error has a bound, and it does so before it schedules. After that isl proves a schedule as ever.
 #
 # ## A running sum
 #

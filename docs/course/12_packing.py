@@ -84,8 +84,7 @@ assert large.launches == 4 and "would cost" in large.explain()
 # %%
 # ## An optimizer over many tensors
 #
-# This is what packing is for. A model has hundreds of parameters, and the optimizer updates each of them. A
-# Python function writes the operator:
+# This is what packing is for: a model has hundreds of parameters, each of which the optimizer updates.
 
 
 def optimizer(count: int) -> str:
