@@ -261,3 +261,37 @@ def test_an_index_out_of_range_is_reported(bad: int) -> None:
     assert refused.value.code == "PF450"
     clamped = pf.compile(pf.stdlib, "embedding", target="emulate")(WIDE, index)
     assert np.array_equal(clamped, pf.compile(pf.stdlib, "embedding", target="cpu")(WIDE, index))
+
+
+# --- the order of threads ---------------------------------------------------------------------------------
+
+
+def in_orders(kernels: pf.Kernels, arrays: dict[str, Array], result: str) -> list[bytes]:
+    """The bits of a result when threads run in the orders of some seeds."""
+    found = []
+    for seed in range(4):
+        mine = {name: array.copy() for name, array in arrays.items()}
+        EmulatedKernels(kernels.code(), seed=seed).run(mine)
+        found.append(mine[result].tobytes())
+    return found
+
+
+def test_reductions_have_the_same_bits_in_any_order_of_threads() -> None:
+    kernels = PROGRAM.op("softmax").specialize(N=16, H=1024).schedule().lower(target="emulate")
+    x = np.random.default_rng(0).standard_normal((16, 1024), dtype=np.float32)
+    assert len({*in_orders(kernels, {"x": x, "y": np.empty_like(x)}, "y")}) == 1
+
+
+def test_atomic_sums_round_by_the_order_of_threads() -> None:
+    text = "op weigh(bin: i32[N], w: f32[N], inout total: f32[K]) { total[bin[i]] += w[i] }"
+    kernels = pf.parse(text).op().specialize(N=2048, K=4).schedule().lower(target="emulate")
+    assert "pf_atomic_sum_f32(&b_total" in kernels.code().source
+    rng = np.random.default_rng(1)
+    bins, w = rng.integers(0, 4, 2048).astype(np.int32), rng.standard_normal(2048, dtype=np.float32)
+    total = np.zeros(4, np.float32)
+    arrays = {"bin": bins, "w": w, "total": total, "total__out": total}
+    found = in_orders(kernels, arrays, "total__out")
+    assert len({*found}) > 1
+    for bits in found:
+        np.testing.assert_allclose(np.frombuffer(bits, np.float32), np.bincount(bins, w), rtol=1e-4)
+    assert len({*in_orders(kernels, {**arrays, "w": np.round(w)}, "total__out")}) == 1

@@ -14,6 +14,7 @@ from equivalence import fixed_graph_of
 from targets import DEVICES, Call, check_emulated
 from thinned import thinned
 
+import polyfuse as pf
 from polyfuse.codegen.cpu.emit import Request
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda, emit_cuda_together
 from polyfuse.codegen.cuda.functions import lower_device
@@ -28,6 +29,7 @@ from polyfuse.ir.launch_plan import GridLaunch
 from polyfuse.ir.loop_ir import Barrier, Block, For, If, Node
 from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.gpu import row_shape
 from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
@@ -355,3 +357,19 @@ def _without(block: Block, number: Iterator[int]) -> Block:
                 node = replace(node, then=then, other=_without(node.other, number))
         result.append(node)
     return tuple(result)
+
+
+def test_indices_are_as_wide_as_they_must_be() -> None:
+    for rows, word in ((65536, "int block = blockIdx.x"), (4_000_000, "pf_i64 block = blockIdx.x")):
+        kernels = pf.parse(SOFTMAX).op().specialize(T=rows, H=1024).schedule().lower(target="cuda")
+        assert word in kernels.code().source
+
+
+@pytest.mark.parametrize(
+    ("lanes", "rows", "shape"),
+    [(4, 65536, (4, 32)), (256, 65536, (32, 4)), (256, 16, (128, 1))],
+)
+def test_short_rows_share_a_warp_and_few_rows_have_a_block_each(
+    lanes: int, rows: int, shape: tuple[int, int]
+) -> None:
+    assert row_shape(lanes, 4, rows, GpuTarget()) == shape

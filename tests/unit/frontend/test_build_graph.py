@@ -487,3 +487,19 @@ def test_verifier_names_the_broken_fact() -> None:
     for words, wrong in broken.items():
         with pytest.raises(InternalError, match=words):
             verify_graph(wrong)
+
+
+def test_the_order_of_definitions_has_no_meaning() -> None:
+    lines = [
+        "m[t] = max[h](x[t, h])",
+        "e[t, h] = exp(x[t, h] - m[t])",
+        "s[t] = sum[h](e[t, h])",
+        "y[t] = s[t]",
+    ]
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    found = []
+    for order in (lines, lines[::-1]):
+        made = graph("op f(x: f32[T, H]) -> (y: f32[T]) {\n" + "\n".join(order) + "\n}")
+        assert [s.name for s in made.statements] == ["m", "e", "s", "y"]
+        found.append(evaluate(made, {"T": 3, "H": 5}, {"x": x})["y"].value)
+    assert np.array_equal(*found)
