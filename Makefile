@@ -23,15 +23,15 @@ SITE := $(SITE_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 # A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
-TUTORIALS := $(sort $(wildcard docs/course/*.py docs/tutorials/*.py))
-STYLED := $(wildcard polyfuse tests docs/*.py docs/_ext docs/course docs/tutorials/*.py examples benchmarks grammars gpu)
+CHAPTERS := $(sort $(wildcard docs/course/*.py))
+STYLED := $(wildcard polyfuse tests docs/*.py docs/_ext docs/course examples benchmarks grammars gpu)
 
 # Modules are compiled once, not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests test-torch machines browser lint types tutorials pages docs docs-all bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests test-torch machines browser lint types course pages docs docs-all bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +39,7 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## compile, check and time an example against NumPy
 	$(RUN) examples/demo.py
 
-test: lint types tests ## what every change must pass: lint, types, tests, the tutorials among them
+test: lint types tests ## what every change must pass: lint, types, tests, the course among them
 
 test-all: lint types all-tests ## the same with the slow tests
 
@@ -73,9 +73,9 @@ format: $(VENV)/dev.stamp ## let ruff format and mend what it can
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(RUN) -m mypy
 
-tutorials: $(VENV)/dev.stamp ## run every tutorial
-	@set -e; for file in $(TUTORIALS); do \
-	    echo "$$file"; MPLBACKEND=agg $(RUN) "$$file" > $(VENV)/tutorial.log 2>&1 || { cat $(VENV)/tutorial.log; exit 1; }; \
+course: $(VENV)/dev.stamp ## run every chapter of the course
+	@set -e; for file in $(CHAPTERS); do \
+	    echo "$$file"; MPLBACKEND=agg $(RUN) "$$file" > $(VENV)/course.log 2>&1 || { cat $(VENV)/course.log; exit 1; }; \
 	done
 
 pages: $(VENV)/dev.stamp ## write the pages that are made from the sources

@@ -26,7 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["course/*.rst", "tutorials/*.rst", "sg_execution_times.rst"]
+exclude_patterns = ["course/*.rst", "sg_execution_times.rst"]
 default_role = "py:obj"
 # Dashes of options stay, and text without a language is no Python.
 smartquotes = False

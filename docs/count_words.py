@@ -44,7 +44,7 @@ class Page:
 def pages() -> list[Page]:
     """All that is counted."""
     found = [p for p in DOCS.rglob("*.md") if p.parent.name != "errors.d"]
-    found += [p for folder in ("course", "tutorials") for p in (DOCS / folder).glob("[0-9]*.py")]
+    found += (DOCS / "course").glob("[0-9]*.py")
     found += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     return [counted(p) for p in sorted(found) if not is_made(p)]
 

@@ -101,7 +101,7 @@ def report(rows: list[Row], quick: bool, folder: Path, console: Console) -> int:
     picture = folder / f"{rows[0].name}.svg"
     console.print(f"pictures of schedules before and after fusion, such as {picture}", highlight=False)
     console.print(
-        "what to try next: .venv/bin/polyfuse run stdlib:softmax, README.md, docs/tutorials/index.md",
+        "what to try next: .venv/bin/polyfuse run stdlib:softmax, README.md, docs/course/index.md",
         highlight=False,
     )
     problems = [f"{r.title}: {p}" for r in rows for p in r.problems]

@@ -42,7 +42,7 @@ def place(path: Path) -> str:
         return f"errors/{path.name}"
     if path.is_relative_to(DOCS) and path.suffix == ".md":
         return path.relative_to(DOCS).as_posix()
-    if path.parent in (DOCS / "course", DOCS / "tutorials") and path.suffix == ".py":
+    if path.parent == DOCS / "course" and path.suffix == ".py":
         return path.relative_to(DOCS).with_suffix(".md").as_posix()
     return f"sources/{name}/index.md" if path.is_dir() else f"sources/{name}.md"
 

@@ -24,7 +24,7 @@ from docstrings import as_rst
 from links import DOCS, MOVED, ROOT, on_site, place
 from made import Pages, api, commands, errors, passes, shown_files
 
-COURSES = tuple(f for f in ("course", "tutorials") if list((DOCS / f).glob("[0-9]*.py")))
+COURSES = ("course",)
 CHAPTERS = ROOT / "build" / "site-chapters"
 # Pages of the repository that the site does not show as they are: others are made in their place.
 _REPLACED = {"README.md", "docs/reference/stdlib.md"}

@@ -20,7 +20,7 @@ ENTRY = re.compile(r'^- <a id="([^"]+)"></a>\*\*(.+?)\*\*(.*?)(?=^- |^## |\Z)', 
 # Of what is emitted: no user has to read it.
 COMMENT = re.compile(r"^\s*// .*$", re.MULTILINE)
 # Pages that users read; `docs/architecture.md` names modules, whose names are older.
-READ = ("course", "errors.d", "explanation", "howto", "lab", "reference", "tutorials")
+READ = ("course", "errors.d", "explanation", "howto", "lab", "reference")
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / name for name in ("comparison.md", "language.md", "performance.md")),

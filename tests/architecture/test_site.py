@@ -59,7 +59,7 @@ See [tuning](../reference/tuning.md).
         ("docs/reference/cli.md", "reference/cli.md"),
         ("docs/errors.d/PF402.md", "errors/PF402.md"),
         ("docs/errors.md", "errors/index.md"),
-        ("docs/tutorials/01_parse_and_print.py", "tutorials/01_parse_and_print.md"),
+        ("docs/course/01_a_first_operator.py", "course/01_a_first_operator.md"),
         ("README.md", "index.md"),
         ("examples/demo.py", "sources/examples/demo.py.md"),
         ("examples/models", "sources/examples/models/index.md"),

@@ -109,7 +109,7 @@ def test_old_in_programs_that_python_builds() -> None:
 
 def texts() -> Iterator[tuple[str, str]]:
     """Operators of the project: files, and texts in Python of benchmarks and examples."""
-    for folder in ("polyfuse/stdlib", "benchmarks", "examples", "docs/tutorials"):
+    for folder in ("polyfuse/stdlib", "benchmarks", "examples", "docs/course"):
         for path in sorted((ROOT / folder).rglob("*.pf")):
             yield str(path), path.read_text(encoding="utf-8")
         for path in sorted((ROOT / folder).rglob("*.py")):
