@@ -68,7 +68,7 @@ print("furthest off:", *names[:6], sep="\n  ")
 def dots(predicted: np.ndarray, title: str) -> pf.visualize.Picture:
     """The clock to the right, a model upwards, in powers of ten of a microsecond. The line is agreement."""
     x, y = (30 + 60 * np.clip(np.log10(1e6 * s), 0, 5) for s in (measured, predicted))
-    points = "".join(f'<circle cx="{a:.1f}" cy="{350 - b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True))
+    points = "\n".join(f'<circle cx="{a:.1f}" cy="{350 - b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True))
     marks = "".join(
         f'<text x="{30 + 60 * k}" y="344">{10**k}</text><text x="6" y="{320 - 60 * k}">{10**k}</text>'
         for k in range(6)

@@ -171,8 +171,8 @@ class Stitching:
     barriers  kernels in one launch with barriers of the grid between: wherever it can be done (True),
             nowhere (False), or where it pays (None).
     online  a reduction and a sum that needs its total in one pass over memory
-    (`layers.graph.one_pass.online`): wherever it
-            can be done (True), nowhere (False), or where it pays (None).
+            (`layers.graph.one_pass.online`): wherever it can be done (True), nowhere (False), or where it
+            pays (None).
     """
 
     rows: int | None = None
