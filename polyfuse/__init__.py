@@ -20,11 +20,11 @@ _WHERE = {
     "parse": "polyfuse.api",
     "compile": "polyfuse.api",
     "compare": "polyfuse.api",
-    "schedule": "polyfuse.api",
-    "op": "polyfuse.api",
+    "schedule": "polyfuse.forms",
+    "op": "polyfuse.forms",
     "grad": "polyfuse.api",
-    "Gradients": "polyfuse.api",
-    "export": "polyfuse.api",
+    "Gradients": "polyfuse.gradient_pairs",
+    "export": "polyfuse.forms",
     "load": "polyfuse.driver.loaded",
     "Program": "polyfuse.api",
     "ProgramBuilder": "polyfuse.builder",
@@ -97,7 +97,6 @@ __all__ = [
 if TYPE_CHECKING:
     from polyfuse.api import (
         Executable,
-        Gradients,
         Kernels,
         Operator,
         PolyfuseWarning,
@@ -106,11 +105,8 @@ if TYPE_CHECKING:
         Specialized,
         compare,
         compile,
-        export,
         grad,
-        op,
         parse,
-        schedule,
     )
     from polyfuse.builder import ProgramBuilder
     from polyfuse.decisions import Decision
@@ -127,6 +123,8 @@ if TYPE_CHECKING:
     from polyfuse.driver.by_hand import Schedule
     from polyfuse.driver.compiled import Compiled
     from polyfuse.driver.loaded import load
+    from polyfuse.forms import export, op, schedule
+    from polyfuse.gradient_pairs import Gradients
     from polyfuse.layers.clustering.clusters import Clustering
     from polyfuse.layers.fusion.loop_fusion import LoopFusion
     from polyfuse.layers.packing.packing import Packing

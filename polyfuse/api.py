@@ -7,21 +7,17 @@ A method exists only where it is legal; `compile` walks all stages at once and g
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from polyfuse.autodiff.derive import Derived, Wishes, derive
+from polyfuse.autodiff.derive import Wishes, derive
 from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.checking import check_loaded, open_graph
-from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
-from polyfuse.driver.by_hand import Schedule, edited
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.kernel_stages import Executable, Kernels, compare, later_stage
 from polyfuse.driver.partitions import kernels_by, micro_text, passes_of
@@ -37,6 +33,7 @@ from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.imports import load, load_text
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.gradient_pairs import Gradients, sources_of
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -49,7 +46,6 @@ from polyfuse.options import (
     PARTITIONS,
     TARGETS,
     TUNE,
-    Blas,
     Open,
     Options,
     Partition,
@@ -90,7 +86,6 @@ __all__ = [
     "load",
     "load_text",
     "micro_text",
-    "op",
     "open",
     "parse",
     "parse_text",
@@ -103,11 +98,31 @@ LIBRARY = "stdlib:"
 
 
 def parse(text_or_path: str | os.PathLike[str]) -> Program:
-    """A program from text, or from a ``.pf`` file (a path object, or a string that ends in ``.pf``).
+    """A program from text, or from a ``.pf`` file, its syntax, names, types and ranges checked.
 
-    Raises DslError with every error of syntax, names, types and ranges in the file; warnings are issued as
-    PolyfuseWarning. What is read and defined (PF350 and the like) is proved later: when an operator is
-    specialised or compiled, or by `polyfuse check`.
+    What is read and defined (PF350 and the like) is proved later: when an operator is specialised or
+    compiled, or by `polyfuse check`.
+
+    Parameters
+    ----------
+    text_or_path
+        Text of the language, or a file: a path object, or a string that ends in ``.pf``.
+
+    Returns
+    -------
+    Program
+        Its operators, and those that it may call.
+
+    Raises
+    ------
+    DslError
+        All errors of the file at once, each with its place; PF107 for a file that cannot be read. Warnings
+        are issued as PolyfuseWarning.
+
+    Examples
+    --------
+    >>> pf.parse("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + x[i] }")
+    <polyfuse program: twice>
     """
     return checked(load(text_or_path).programs)
 
@@ -128,7 +143,23 @@ def stdlib() -> Program:
 
 @dataclass(frozen=True)
 class Program:
-    """Parsed and checked operators. `programs[0]` is the file asked for, the others what it may call."""
+    """Parsed and checked operators; each is an attribute, too.
+
+    Attributes
+    ----------
+    programs
+        Syntax trees: that of the file asked for, then those that it may call.
+
+    Examples
+    --------
+    >>> program = pf.parse("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + x[i] }")
+    >>> program.ops, program.twice
+    (('twice',), <polyfuse operator twice(x: f32[N]) -> (y: f32[N])>)
+    >>> print(program)
+    op twice(x: f32[N]) -> (y: f32[N]) {
+      y[i] = x[i] + x[i]
+    }
+    """
 
     programs: tuple[ast.Program, ...]
 
@@ -143,10 +174,8 @@ class Program:
         return bool(self.programs) and self.programs[0].source.name.startswith("stdlib/")
 
     def op(self, name: str | None = None) -> Operator:
-        """An operator by name; without one, the last of the file.
-
-        Raises ArgumentError PF411 if there is none of that name.
-        """
+        """An operator by its `name`; the last of the file for None. Raises ArgumentError PF411 if there is
+        none."""
         chosen = name if name is not None else self.ops[-1] if self.ops else None
         for p in self.programs:
             for op in p.ops:
@@ -158,7 +187,16 @@ class Program:
         raise ArgumentError(f"there is no operator '{chosen}'", code="PF411", hint=hint)
 
     def backward(self, name: str | None = None, wrt: Sequence[str] | None = None, **wishes: Any) -> Operator:
-        """The operator that gives the gradients of one of these: that of `grad`, which says more of it."""
+        """The operator that gives the gradients of one of these: ``grad(self.op(name), wrt,
+        **wishes).backward``.
+
+        Parameters
+        ----------
+        name
+            As for `op`.
+        wrt, **wishes
+            As for `grad`.
+        """
         return grad(self.op(name), wrt, **wishes).backward
 
     if not TYPE_CHECKING:
@@ -192,7 +230,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a program, its generics still open; `absent`: the optional tensors that it lacks."""
+    """One operator of a program, its generics still open. It is called like a function of `compile`.
+
+    Attributes
+    ----------
+    program, op
+        Where it is from, and its syntax tree.
+    absent
+        The optional tensors that it lacks; None: each call decides.
+
+    Examples
+    --------
+    >>> pf.stdlib.softmax
+    <polyfuse operator softmax[F: float](x: F[B..., H]) -> (y: F[B..., H])>
+    >>> pf.stdlib.softmax(np.zeros((1, 4), "f4"))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
 
     program: Program
     op: ast.OpDef
@@ -200,15 +253,17 @@ class Operator:
 
     @property
     def name(self) -> str:
+        """What programs call it."""
         return self.op.name
 
     @cached_property
     def signature(self) -> Signature:
+        """Its generics, sizes, parameters and results; `print` shows them as the language has them."""
         whole = signature(self.op)
         return whole if self.absent is None else whole.without(self.absent)
 
     def without(self, *names: str) -> Operator:
-        """The operator where these of its optional tensors are absent, and the others are there.
+        """The operator where these optional tensors, by `names`, are absent, and the others are there.
 
         Raises ArgumentError PF408 for what is no optional tensor of it.
         """
@@ -245,7 +300,15 @@ class Operator:
     def graph(
         self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
     ) -> TensorGraph:
-        """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
+        """The tensor graph at one choice of generics.
+
+        Parameters
+        ----------
+        dtypes
+            Of generic types, as ``{"F": "f16"}``; f32 or i32 for others.
+        ranks
+            Axes that rank variables stand for, as ``{"B": 2}``; one for others.
+        """
         return open_graph(self.program.programs, self.op, dtypes, ranks, self.absent or ())
 
     def specialize(
@@ -254,11 +317,22 @@ class Operator:
         ranks: Mapping[str, int] | None = None,
         **sizes: int,
     ) -> Specialized:
-        """The operator at some or all sizes; sizes left open stay symbolic, but for size parameters that
-        have defaults.
+        """The operator at some or all sizes. Others stay symbolic, but for size parameters that have
+        defaults.
 
-        Raises ArgumentError PF412 for a size that it does not have, PF407 for sizes that a constraint
-        forbids, DslError if it then reads out of range.
+        Parameters
+        ----------
+        dtypes, ranks
+            As for `graph`.
+        **sizes
+            By name. The axes of a rank variable ``B...`` are ``B_0``, ``B_1`` and so on.
+
+        Raises
+        ------
+        ArgumentError
+            PF412 for a size that it does not have, PF407 for sizes that a constraint forbids.
+        DslError
+            Where it then reads out of range.
         """
         graph = self.graph(dtypes, ranks)
         check_given(self.name, graph.sizes, sizes)
@@ -283,28 +357,58 @@ def compile(
     sizes: Wish | Sizes | None = None,
     **switches: Any,
 ) -> Compiled:
-    """A function for one operator of a program (the last one, if `op` is not given).
+    """A function for one operator of a program.
 
-    program   a `Program`, one of its operators, text, a ``.pf`` file, or an operator of the standard library
-              by name: ``"stdlib:gelu"``
-    target    "auto" (a GPU where one can be used, else the CPU; decided by the first call), "cpu", "cuda",
-              "interpret" (no compiler needed; slow, checks every index) or "emulate" (CUDA on the CPU,
-              looking for races)
-    layers    those to apply, of "loop" (I: loop fusion), "stitch" (II: dependent kernels stitched) and
-              "pack" (III: independent kernels side by side)
-    fusion    layer I with options of its own, stitching layer II, packing layer III
-    clustering  how graphs of many statements are cut before that
-    partition  a name for a choice of both: "connect" (along large tensors, as if it is not given), "rules"
-              (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best)
-    sizes     what kernels know of sizes: ``{"H": 768, "T": pf.open}`` fixes H, which calls must agree with,
-              and makes T a parameter of the kernels; or the option of that name
-    options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
-              ``tune="measure"`` (the fastest of several variants of the code, not the model's choice),
-              ``cost="learned"`` (the variant that a learned model names), ``plan="plan.json"`` (the one that
-              `tune` found)
+    Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is compiled
+    once.
 
-    Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
-    compiled once.
+    Parameters
+    ----------
+    program
+        A `Program`, one of its operators, text, a ``.pf`` file, or an operator of the standard library by
+        name: ``"stdlib:gelu"``.
+    op
+        The operator's name; the last one if it is not given.
+    target
+        "auto" (a GPU where one can be used, else the CPU; decided by the first call), "cpu", "cuda",
+        "interpret" (no compiler needed; slow, checks every index) or "emulate" (CUDA on the CPU, looking for
+        races).
+    layers
+        Those to apply, of "loop" (I: loop fusion), "stitch" (II: dependent kernels stitched) and "pack" (III:
+        independent kernels side by side).
+    fusion, stitching, packing
+        Layers I, II and III with options of their own.
+    clustering
+        How graphs of many statements are cut before that.
+    partition
+        A name for a choice of layer I and the cut: "connect" (along large tensors, as if it is not given),
+        "rules" (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best).
+    options
+        An Options object.
+    sizes
+        What kernels know of sizes: ``{"H": 768, "T": pf.open}`` fixes H, which calls must agree with, and
+        makes T a parameter of the kernels; or the option of that name.
+    **switches
+        Fields of Options: ``checked=True``, ``tune="measure"``, ``plan="plan.json"``.
+
+    Returns
+    -------
+    Compiled
+        It takes arrays and numbers as the operator's signature has them.
+
+    Raises
+    ------
+    ArgumentError
+        PF411 for an operator that there is not; PF412 for such a size, PF413 for a layer, PF414 for a target,
+        PF419 for a partition, PF490 for an option or its value.
+    DslError
+        What `parse` finds.
+
+    Examples
+    --------
+    >>> f = pf.compile("op scale(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }", target="cpu")
+    >>> f(np.array([1, 2, 3], "f4"), 2.0)
+    array([2., 4., 6.], dtype=float32)
     """
     _check_layers(layers)
     for name, given, kind in (
@@ -319,7 +423,7 @@ def compile(
             what = "the name of an operator" if kind is str else f"an object of the class {kind.__name__}"
             hint = f"{name}=None, the default, takes {'the last one' if kind is str else 'the usual one'}"
             raise ArgumentError(f"{name}= cannot be {given!r}: it is {what}", code="PF490", hint=hint)
-    operator = _operator(program, op)
+    operator = operator_of(program, op)
     settings = _settings(options, switches, sizes)
     wish = {} if sizes is None or isinstance(sizes, str) else _wish(operator, sizes, settings)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
@@ -339,116 +443,6 @@ def compile(
     )
 
 
-def schedule(
-    program: Program | Operator | Specialized | Scheduled | str | os.PathLike[str],
-    op: str | None = None,
-    *,
-    fusion: LoopFusion | None = None,
-    dtypes: Mapping[str, DType | str] | None = None,
-    ranks: Mapping[str, int] | None = None,
-    **sizes: int,
-) -> Schedule:
-    """A schedule to be edited by hand, each step proved legal (`Schedule` has the primitives).
-
-    It begins without fusion: every statement in loops of its own.
-
-    Parameters
-    ----------
-    program
-        What `compile` takes, or a stage: `Specialized`, or `Scheduled` to go on from its schedule.
-    op
-        The operator's name; the last one if it is not given.
-    fusion
-        ``pf.LoopFusion()`` begins with the schedule that layer I finds.
-    dtypes, ranks
-        Of generics, as of `Operator.specialize`.
-    sizes
-        Those that are known, by name. Others stay open: steps are proved for all their values.
-
-    Examples
-    --------
-    >>> s = pf.schedule("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + x[i] }", N=64).split("i", 16)
-    >>> s.history
-    ("split('i', 16)",)
-    >>> print(s.loops)
-    for i_tile in 0..4:  # parallel
-      for i in 0..16:  # parallel
-        y[16*i_tile + i] = x[16*i_tile + i] + x[16*i_tile + i]
-
-    Raises
-    ------
-    ScheduleError
-        PF513 for sizes that must be known.
-    ArgumentError
-        PF411, PF412 for an operator or a size that there is not.
-    """
-    if isinstance(program, Scheduled | Specialized):
-        stage = program.schedule() if isinstance(program, Specialized) else program
-    else:
-        stage = _operator(program, op).specialize(dtypes, ranks, **sizes).schedule()
-    found = edited(stage)
-    return found if fusion is None else found.apply(fusion)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where an argument of a backward operator comes from.
-
-    parameter  what the backward operator calls it
-    kind    "cotangent" (the gradient of a result), "argument" (of the forward operator), "result" (one that
-            the operator has anyway, after the call) or "kept" (one that only the pair's forward operator has)
-    name    the result that it is the gradient of, the argument, or the result
-    """
-
-    parameter: str
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """An operator and its gradient, as a pair of operators of the language (see `grad`).
-
-    operator   what was differentiated
-    forward    takes what the operator takes; returns its results, then the values in `kept`
-    backward   takes what `sources` says, returns the gradients of the inputs in `wrt`, both in this order
-    wrt        inputs that have gradients
-    of         results that have cotangents; an inout parameter stands for its value after the call
-    kept       results of `forward` that `operator` does not have; without any, they compute the same
-    sources    where each argument of `backward` comes from
-    sizes      those that `backward` has to be given by name, as no shape of an argument says them: as they
-               were in the forward call
-    decisions  what is kept and what is computed again, and why: `explain()` prints it
-
-        pair = pf.grad(pf.stdlib.layer_norm)
-        y, mu, var = pair.forward(x, gamma, beta, 1e-5)
-        dx, dgamma, dbeta = pair.backward(dy, x, gamma, mu, var, 1e-5)
-
-    The text of both is `str(pair)`; `forward` and `backward` are operators like all others.
-    """
-
-    operator: Operator
-    forward: Operator
-    backward: Operator
-    wrt: tuple[str, ...]
-    of: tuple[str, ...]
-    kept: tuple[str, ...]
-    sources: tuple[Source, ...]
-    sizes: tuple[str, ...]
-    decisions: tuple[Decision, ...]
-
-    def __str__(self) -> str:
-        """The program of both operators."""
-        return f"{self.forward.program}\n{self.backward.program}"
-
-    def __repr__(self) -> str:
-        return f"<polyfuse gradients of {self.operator.name} with respect to {', '.join(self.wrt)}>"
-
-    def explain(self) -> str:
-        """What the backward operator takes from the forward one, and what it computes again."""
-        return "\n".join(map(str, self.decisions))
-
-
 def grad(
     program: Program | Operator | str | os.PathLike[str],
     wrt: Sequence[str] | None = None,
@@ -463,22 +457,52 @@ def grad(
 ) -> Gradients:
     """The gradient of an operator, by reverse-mode differentiation of its graph.
 
-    program    a program, an operator, text, a ``.pf`` file, or ``"stdlib:softmax"``, as for `compile`
-    wrt        inputs to differentiate by; all tensors of floats that have axes, if it is not given
-    of         results that have gradients of their own (cotangents); all of floats, if it is not given
-    dtypes, ranks  a choice of generics, as for `Operator.graph`: the pair is made for one choice
-    sizes      sizes that are known, for the choice of what is kept; others count as 256
-    keep       values of the operator (tensors of its graph) that the forward operator returns
-    recompute  values that the backward operator computes again, whatever that costs
+    Parameters
+    ----------
+    program
+        As for `compile`.
+    wrt
+        Inputs to differentiate by; all tensors of floats that have axes, if it is not given.
+    op
+        The operator's name; the last one if it is not given.
+    of
+        Results that have gradients of their own (cotangents); all of floats, if it is not given.
+    dtypes, ranks
+        As for `Operator.graph`: the pair is made for one choice.
+    sizes
+        Sizes that are known, for the choice of what is kept; others count as 256.
+    keep
+        Values of the operator (tensors of its graph) that the forward operator returns.
+    recompute
+        Values that the backward operator computes again, whatever that costs.
 
+    Returns
+    -------
+    Gradients
+        The pair of operators. A gradient has the shape and dtype of its input.
+
+    Raises
+    ------
+    ArgumentError
+        PF790 for names that the operator does not have, PF791 where no gradient flows.
+    DslError
+        PF792 and PF793 at what cannot be differentiated.
+
+    Notes
+    -----
     Equal elements share the gradient of a `max` or `min` reduction, as in `torch.amax`; of computed terms and
-    of running extremes the first has it.  Of `max(a, b)` and `min(a, b)` of equal numbers `b` has it, so that
+    of running extremes the first has it. Of `max(a, b)` and `min(a, b)` of equal numbers `b` has it, so that
     the gradient of `max(x, 0.0)` is 0 at 0.
 
-    Raises ArgumentError PF790 for names that the operator does not have, PF791 where no gradient flows,
-    DslError PF792 and PF793 at what cannot be differentiated.
+    Examples
+    --------
+    >>> pair = pf.grad("stdlib:softmax")
+    >>> pair.backward
+    <polyfuse operator softmax_backward(dy: f32[B_0, H], y: f32[B_0, H]) -> (dx: f32[B_0, H])>
+    >>> print(pair.explain())
+    + keep y: a result, which is in memory anyway
     """
-    operator = _operator(program, op)
+    operator = operator_of(program, op)
     graph = operator.graph(dtypes, ranks)
     wishes = Wishes(dict(sizes or {}), tuple(keep), tuple(recompute))
     found = derive(graph, wrt, of, wishes)
@@ -492,7 +516,7 @@ def grad(
         found.wrt,
         tuple(names[r] for r in found.of),
         found.kept,
-        _sources(found, names),
+        sources_of(found, names),
         tuple(p.name for p in found.backward.size_parameters),
         found.decisions,
     )
@@ -501,14 +525,6 @@ def grad(
 def _from_graph(graph: TensorGraph) -> Operator:
     """A graph as an operator of the language."""
     return checked(load_text(operator_text(graph), f"<{graph.name}>").programs).op()
-
-
-def _sources(found: Derived, names: Mapping[str, str]) -> tuple[Source, ...]:
-    known = {c: Source(c, "cotangent", names[r]) for c, r in zip(found.cotangents, found.of, strict=True)}
-    known |= {n: Source(n, "argument", n) for n in found.arguments}
-    known |= {n: Source(n, "result", names[n]) for n in found.results}
-    known |= {n: Source(n, "kept", kept) for n, kept in zip(found.stored, found.kept, strict=True)}
-    return tuple(known[n] for n in found.backward.inputs)
 
 
 def _settings(options: Options | None, switches: Mapping[str, Any], sizes: object) -> Options:
@@ -550,7 +566,7 @@ def _check_layers(layers: object) -> None:
             )
 
 
-def _operator(program: Program | Operator | str | os.PathLike[str], op: str | None) -> Operator:
+def operator_of(program: Program | Operator | str | os.PathLike[str], op: str | None) -> Operator:
     """The operator that `compile` is asked for. Raises ArgumentError PF411 if there is none of that name."""
     if isinstance(program, str) and program.startswith(LIBRARY):
         name = program.removeprefix(LIBRARY).strip()
@@ -562,70 +578,3 @@ def _operator(program: Program | Operator | str | os.PathLike[str], op: str | No
             raise ArgumentError(f"'{program.name}' is the operator, not '{op}'", code="PF411")
         return program
     return (program if isinstance(program, Program) else parse(program)).op(op)
-
-
-def export(
-    function: Compiled | Operator | Program | str,
-    path: str | os.PathLike[str],
-    *,
-    dtypes: Mapping[str, DType | str] | None = None,
-    ranks: Mapping[str, int] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    strides: bool = True,
-    blas: Blas = "never",
-) -> Path:
-    """Write an operator for C, with a header whose path is returned; `load` gives it back as a function.
-
-    For the CPU `path` is a shared library, which needs no Python, and has a thread pool of its own or uses
-    the caller's.  The header declares a function that takes sizes, pointers and strides.
-
-    What is compiled with ``target="cuda"`` becomes machine code of the GPU at hand, or of `Options.device`: a
-    description of launches, `path` with the suffix .json, and cubins beside it; the header has a function
-    that launches them by CUDA's driver.
-
-    function  what `compile` returned, or what it takes; its layers and options count, but products of
-              matrices are computed by kernels that are exported too, unless `blas` says otherwise
-    dtypes    of generics (f32 or i32 if not given), as ``{"F": "f16"}``
-    ranks     of rank variables (one axis if not given)
-    sizes     those that kernels know, beside those of ``compile(..., sizes=...)``; all others are open
-    strides   also kernels for inputs that are not dense
-    blas      "caller": large matrix products of known sizes are computed by functions that the caller passes
-              (the header says how), on the CPU
-
-    Raises ArgumentError PF766 for what cannot be exported: sizes that must be known, optional tensors that
-    may be there or not; PF780, PF782 for what only libraries of the CPU can do; ToolchainError PF769 where
-    files cannot be written.
-    """
-    from polyfuse.driver.export import file_in, request_of, write_grids, write_library
-
-    compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
-    request = request_of(compiled, dtypes, ranks, sizes, strides, blas)
-    write = write_grids if request.target == "cuda" else write_library
-    return write(request, file_in(path, request.graph.name, request.target))[1]
-
-
-def op(function: Callable[..., Any]) -> Compiled:
-    """Decorator: the docstring of a Python function is an operator in the language.
-
-    The result keeps the function's name and docstring; `inspect.signature` shows the operator's types.
-
-    @pf.op
-    def scale(x, a):
-        '''op scale(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }'''
-    """
-    text = inspect.getdoc(function)
-    if not text:
-        raise ArgumentError(f"{function.__name__} has no docstring with an operator in it", code="PF415")
-    place = f"{inspect.getsourcefile(function) or function.__module__}:{function.__name__}"
-    program = checked(load_text(text, place).programs)
-    compiled = compile(program, function.__name__ if function.__name__ in program.ops else None)
-    mine, theirs = list(inspect.signature(function).parameters), [p.name for p in compiled.signature.params]
-    given = [p.name for p in compiled.signature.size_params]
-    if mine not in (theirs, theirs + given):
-        raise ArgumentError(
-            f"{function.__name__} takes {', '.join(mine)}, its operator takes {', '.join(theirs)}",
-            code="PF415",
-        )
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-        setattr(compiled, name, getattr(function, name))
-    return compiled

@@ -55,7 +55,24 @@ __all__ = [
 
 
 class ProgramBuilder:
-    """A program in the making: `op` begins an operator, `include` takes over those of a loaded program."""
+    """A program in the making; `program` gives what `parse` would give for its text, which ``str`` shows.
+
+    Parameters
+    ----------
+    name
+        What errors and pictures call the program.
+
+    Examples
+    --------
+    >>> b = pf.ProgramBuilder()
+    >>> f = b.op("twice")
+    >>> x, y, i = f.param("x", "f32", "N"), f.result("y", "f32", "N"), f.index("i")
+    >>> y[i] = x[i] + x[i]
+    >>> print(b)
+    op twice(x: f32[N]) -> (y: f32[N]) {
+      y[i] = x[i] + x[i]
+    }
+    """
 
     def __init__(self, name: str = "<builder>") -> None:
         self.name = name
@@ -63,14 +80,30 @@ class ProgramBuilder:
         self._functions: list[ast.FnDef] = []
 
     def op(self, name: str) -> OpBuilder:
-        """Begins an operator; it is complete when the program is taken. Errors: PF108, PF113."""
+        """Begin an operator of a `name`; it is complete when the program is taken. Raises DslError PF108,
+        PF113."""
         made = OpBuilder(name, self._results_of)
         self._add(made)
         return made
 
     def function(self, name: str, params: str, body: Callable[..., Operand]) -> Function:
-        """A function of parameters whose names are separated by blanks: ``b.function("lerp", "a b t",
-        lambda a, b, t: a + t * (b - a))``. It is called as those of `fn` are."""
+        """A function, which is called as those of `fn` are.
+
+        Parameters
+        ----------
+        name
+            What the program calls it.
+        params
+            Names of its parameters, separated by blanks.
+        body
+            A Python function of so many expressions: ``b.function("lerp", "a b t", lambda a, b, t: a + t * (b
+            - a))``.
+
+        Raises
+        ------
+        DslError
+            PF108 for a name that is taken.
+        """
         names = tuple(checked_name(p, "a parameter") for p in params.split())
         place = here()
         value = node_of(body(*(Value(ast.Name(p, place)) for p in names)))
@@ -81,7 +114,8 @@ class ProgramBuilder:
         return Function(name)
 
     def include(self, program: Program) -> None:
-        """Makes the operators and functions of a program, and of the files that it imports, part of this one.
+        """Make the operators and functions of a `program`, and of the files that it imports, part of this
+        one.
 
         Those of the standard library are there anyway.
         """

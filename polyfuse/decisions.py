@@ -7,11 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision of a pass.
+    """One decision of a pass; as text, a line of what `explain()` prints.
 
-    `kind` is the transformation ("rematerialise", "rfactor", "contract", "fuse", ...), `subject` what it is
-    about, `taken` whether it was done, `reason` one sentence, `witness` a concrete counter-example where
-    there is one, `saved_bytes` the memory traffic it saves (None where unknown).
+    Attributes
+    ----------
+    kind
+        The transformation: "rematerialise", "contract", "fuse" and so on.
+    subject
+        What it is about.
+    taken
+        Whether it was done.
+    reason
+        One sentence.
+    witness
+        A concrete counter-example, where there is one.
+    saved_bytes
+        The memory traffic that it saves; None where unknown.
+
+    Examples
+    --------
+    >>> print(pf.Decision("fuse", "a, y", True, "the same rows", saved_bytes=8000))
+    + fuse a, y: the same rows [saves 8 kB]
     """
 
     kind: str

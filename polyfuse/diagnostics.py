@@ -71,7 +71,21 @@ class Diagnostic:
 
 
 class PolyfuseError(Exception):
-    """Base of every error polyfuse raises on purpose. `diagnostics` holds at least one finding."""
+    """Base of every error that polyfuse raises on purpose.
+
+    Attributes
+    ----------
+    diagnostics
+        The findings, at least one: each with code, message, place and hint.
+
+    Examples
+    --------
+    >>> try:
+    ...     pf.stdlib.op("sofmax")
+    ... except pf.PolyfuseError as error:
+    ...     print(error.code, error.diagnostics[0].hint)
+    PF411 did you mean 'softmax'?
+    """
 
     default_code = "PF900"
 
@@ -92,6 +106,7 @@ class PolyfuseError(Exception):
 
     @property
     def code(self) -> str:
+        """The code of the first finding."""
         return self.diagnostics[0].code
 
     def __reduce__(self) -> tuple[type[PolyfuseError], tuple[tuple[Diagnostic, ...]]]:

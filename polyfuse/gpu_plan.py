@@ -23,19 +23,41 @@ _SWITCHES = ("resident", "barriers")
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """Fields of a kernel's plan; None leaves one to the mapping.
+    """Fields of the plan of a GPU's kernel that are decided by hand; None leaves one to the mapping.
 
-    threads: of a block at most, for nests without rows.  row_threads: along a row.  block_rows: rows of a
-    block, where several fit one.  vector: elements of an access.  unroll: vectors that a thread has on their
-    way.  keep: where rows live that several loops read: in registers, in shared memory, or read again.
-    columns: who adds up columns in a loop over rows: warps that own rows, or all threads of a block.  chunks:
-    blocks of a split reduction for each multiprocessor.  resident: do resident blocks take short rows in
-    turn, or has each group a block?  barriers: do dependent kernels share a launch, with barriers of the
-    grid?  stores: cache hint of results that nothing reads again.
+    Parameters
+    ----------
+    threads
+        Threads of a block at most, for nests without rows.
+    row_threads
+        Threads along a row.
+    block_rows
+        Rows of a block, where several fit one.
+    vector
+        Elements of an access.
+    unroll
+        Vectors that a thread has on their way.
+    keep
+        Where rows live that several loops read: in "registers", in "shared" memory, or read "again".
+    columns
+        Who adds up columns in a loop over rows: "warps" that own rows, or all threads of "blocks".
+    chunks
+        Blocks of a split reduction for each multiprocessor.
+    resident
+        Do resident blocks take short rows in turn, or has each group a block?
+    barriers
+        Do dependent kernels share a launch, with barriers of the grid?
+    stores
+        Cache hint of results that nothing reads again: "plain" or "streaming".
 
-    Raises ArgumentError PF490 for a value that a field cannot have.
+    Raises
+    ------
+    ArgumentError
+        PF490 for a value that a field cannot have.
 
-    >>> GpuPlan(row_threads=32, keep="registers")
+    Examples
+    --------
+    >>> pf.GpuPlan(row_threads=32, keep="registers")
     GpuPlan(row_threads=32, keep='registers')
     """
 

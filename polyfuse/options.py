@@ -201,59 +201,81 @@ def sizes_from_environment() -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile and run, the same for all passes and targets.
+    """How to compile and run: fields for all passes and targets, in keywords of `compile` too.
 
-    denormals: "flush" lets denormals but those of f16 become zero inside kernels of a CPU (much faster where
-    they occur), "keep" computes with them.  checked: gathers and scatters out of range are errors instead of
-    being clamped.  threads: of a kernel on the CPU; None
-    means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
-    forms between every two passes.  dump: folder for the text of each step.  disable: names of optional
-    passes that are switched off (`polyfuse passes` lists them).
+    Parameters
+    ----------
+    denormals
+        "flush" lets denormals but those of f16 become zero inside kernels of a CPU (much faster where they
+        occur), "keep" computes with them.
+    checked
+        Gathers and scatters out of range are errors instead of being clamped.
+    threads
+        Of a kernel on the CPU, 1 to 1024; None: ``$POLYFUSE_NUM_THREADS``, else every core of the process.
+    verify
+        Check the intermediate forms between every two passes.
+    dump
+        A folder for the text of each step.
+    device
+        The GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None: the machine's, or
+        an H200.
+    seed
+        Of the emulator: the random order of threads.
+    resident
+        Of the emulator: how many blocks its device holds at once; None: all.
+    tune
+        "model" leaves the choice among variants of the code to the cost model, "measure" compiles several and
+        takes the one that runs fastest in a process of its own (some seconds, once for each shape).
+    tune_budget
+        The most seconds that this may take; None: 4 on a CPU, 10 on a GPU.
+    tuned
+        A file of choices that were measured before (`Compiled.keep_tuning`); what it has is taken, not
+        measured.
+    progress
+        None shows how far a long compilation is, after a second, where somebody looks at standard error: a
+        terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a
+        `polyfuse.support.progress.Progress` whenever a step begins or a piece of one is done.
+    library
+        "auto" leaves matrix products to cuBLAS on a GPU, where it is found, and to BLAS on a CPU where the
+        cost model finds generated tiles slower; "always" leaves to a library all that it can compute, "never"
+        nothing.
+    disable
+        Names of optional passes that are switched off (`polyfuse passes` lists them).
+    math
+        "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
+        "precise" as exactly as the target can.
+    scan
+        "ordered" keeps the order of recurrences that are written out; "parallel" lets linear ones of few rows
+        run in chunks, within the bound of a sum of as many terms.
+    plan
+        A file that `polyfuse tune` or `Compiled.keep_tuning` wrote, whose choice is taken, and missed where
+        it has none for an operator (PF428); or fields of the plans of a GPU's kernels that are decided by
+        hand (`GpuPlan`).
+    sizes
+        "fixed" compiles for each choice of sizes, "auto" for the first value of a size, and at its second one
+        with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
+    compile
+        "now" lets a call wait for its kernels, "async" compiles in the background: NumPy computes calls, or
+        kernels with open sizes do, until theirs are there.
+    specialise
+        Which shapes that kernels with open sizes run have kernels of their own compiled there: "model" those
+        called so often that by the cost model it pays, "often" all that are called a thousand times, "never"
+        none.
+    cost
+        Which model tells how long variants of the code take. "learned" asks the graph network that was
+        trained on measured times: of all variants it chooses one, or with ``tune="measure"`` those that are
+        measured. "projected" asks the model of the machine's resources, "auto" the one that is better on
+        programs that it never saw, and only where variants are measured.
 
-    tune: "model" leaves the choice among variants of the code to the cost model, "measure" compiles several
-    and takes the one that runs fastest in a process of its own (some seconds, once for each shape).
-    tune_budget: the most seconds that this may take; None means 4 on a CPU and 10 on a GPU.  tuned: a file of
-    choices that were measured before (`Compiled.keep_tuning`); what it has is taken, not measured.
+    Raises
+    ------
+    ArgumentError
+        PF490 for a value that an option cannot have.
 
-    cost: which model tells how long variants of the code take. "learned" asks the graph network that was
-    trained on measured times: of all variants it chooses one, or with ``tune="measure"`` those that are
-    measured. "projected" asks the model of the machine's resources, "auto" the one that is better on
-    programs that it never saw, and only where variants are measured.
-
-    scan: "ordered" keeps the order of recurrences that are written out; "parallel" lets linear ones of few
-    rows run in chunks, within the bound of a sum of as many terms.
-
-    math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
-    "precise" as exactly as the target can.
-
-    plan: a file that `polyfuse tune` or `Compiled.keep_tuning` wrote, whose choice is taken, and missed where
-    it has none for an operator (PF428); or fields of the plans of a GPU's kernels that are decided by hand
-    (`GpuPlan`).
-
-    sizes: "fixed" compiles for each choice of sizes, "auto" for the first value of a size, and at its second
-    one with the size as a parameter of kernels, "open" with all sizes as parameters that can be.
-
-    compile: "now" lets a call wait for its kernels, "async" compiles in the background: NumPy computes calls,
-    or kernels with open sizes do, until theirs are there.  specialise: which shapes that kernels with open
-    sizes run have kernels of their own compiled there, "model" those called so often that by the cost model
-    it pays, "often" all that are called a thousand times, "never" none.
-
-    device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
-    machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
-    blocks its device holds at once (None: all).
-
-    library: "auto" leaves matrix products to cuBLAS on a GPU, where it is found, and to BLAS on a CPU where
-    the cost model finds generated tiles slower; "always" leaves to a library all that it can compute, "never"
-    nothing.
-
-    progress: None shows how far a long compilation is, after a second, where somebody looks at standard
-    error: a terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a
-    `polyfuse.support.progress.Progress` whenever a step begins or a piece of one is done.
-
-    Raises ArgumentError PF490 for a value that an option cannot have.
-
-    >>> Options(denormals="keep", threads=2)
-    Options(denormals='keep', checked=False, threads=2, verify=False, dump=None, device=None, ...)
+    Examples
+    --------
+    >>> pf.Options(denormals="keep", threads=2)
+    Options(denormals='keep', checked=False, threads=2, ...)
     """
 
     denormals: Denormals = "flush"

@@ -33,7 +33,8 @@ from polyfuse.poly.legality.ranges import prove_ranges
 
 @dataclass(frozen=True)
 class Derived:
-    """Both graphs, and where the arguments of the backward one come from (see `polyfuse.api.Gradients`).
+    """Both graphs, and where the arguments of the backward one come from
+    (`polyfuse.gradient_pairs.Gradients`).
 
     `stored` are the values that are kept, as the backward graph calls them, `kept` as the forward one does.
     """

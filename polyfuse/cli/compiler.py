@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Specialized,
         Stitching,
         compile,
-        export,
         grad,
         kernels_by,
         micro_text,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from polyfuse.driver.targets import chip
     from polyfuse.driver.targets import passes as passes_by_list
     from polyfuse.fixes import mended
+    from polyfuse.forms import export
     from polyfuse.frontend_dsl.semantics.signature import signature
     from polyfuse.frontend_dsl.syntax import ast
     from polyfuse.frontend_dsl.syntax.formatter import format_program
@@ -42,11 +42,12 @@ if TYPE_CHECKING:
 
 _FROM = {
     "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
-    "grad export kernels_by micro_text stdlib",
+    "grad kernels_by micro_text stdlib",
     "polyfuse.checking": "Checked check_loaded check_programs",
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
     "polyfuse.fixes": "mended",
+    "polyfuse.forms": "export",
     "polyfuse.frontend_dsl.semantics.signature": "signature",
     "polyfuse.frontend_dsl.syntax": "ast",
     "polyfuse.frontend_dsl.syntax.formatter": "format_program",

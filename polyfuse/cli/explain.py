@@ -130,18 +130,19 @@ TITLES = {
 
 
 def _documented(doc: str) -> tuple[str, dict[str, str]]:
-    """The first line of a docstring, and its table ``name   meaning`` (meanings may go on below)."""
+    """The first line of a docstring in numpydoc's form, and its parameters with their meanings."""
     lines = doc.splitlines()
     found: dict[str, str] = {}
-    name = None
-    for line in lines[1:]:
-        start = re.match(r"(\w+)\s{2,}(\S.*)", line)
-        more = re.match(r"\s{4,}(\S.*)", line)
-        if start:
-            name = start[1]
-            found[name] = start[2]
-        elif more and name:
-            found[name] += " " + more[1]
-        else:
-            name = None
+    names: list[str] = []
+    first = lines.index("Parameters") + 2
+    for line in lines[first:]:
+        if re.fullmatch("-+", line):  # the heading of the next section is no parameter
+            for name in names:
+                del found[name]
+            break
+        if line and not line.startswith(" "):
+            names = [n.strip() for n in line.split(",")]
+            found |= dict.fromkeys(names, "")
+        for name in names if line.startswith(" ") else ():
+            found[name] = f"{found[name]} {line.strip()}".strip()
     return lines[0].rstrip("."), found

@@ -53,8 +53,19 @@ class Schedule(Scheduled):
     """A schedule that is edited by hand. `print(s)` shows its loops.
 
     A loop is named as it is printed, ``"h"``, or by a statement below it where several loops have that name,
-    ``"y.h"``.  Every primitive gives a new schedule, and raises ScheduleError: PF537 with a witness where the
+    ``"y.h"``. Every primitive gives a new schedule, and raises ScheduleError: PF537 with a witness where the
     result would be illegal; PF520 to PF523 for a name that there is not, or a place that it does not fit.
+
+    Attributes
+    ----------
+    specialized, ir
+        As of `Scheduled`.
+    kept
+        Tensors that `contract` keeps less of.
+    before
+        The schedule before the last step; None at first.
+    step
+        The last step, as it is called.
 
     Examples
     --------
@@ -113,7 +124,7 @@ class Schedule(Scheduled):
             return to_isl(build_model(self.graph), self.tree)
 
     def why(self, first: str, second: str) -> str:
-        """Which loops two statements share, and what keeps them from sharing more."""
+        """Which loops the statements `first` and `second` share, and what keeps them from sharing more."""
         return self.explain(first, second)
 
     def undo(self) -> Schedule:
@@ -150,6 +161,8 @@ class Schedule(Scheduled):
     def distribute(self, loop: str) -> Schedule:
         """Give each part below a loop loops of its own: the inverse of `fuse`.
 
+        Examples
+        --------
         ::
 
             for i:                                 for i: a[i] = x[i]
@@ -159,8 +172,17 @@ class Schedule(Scheduled):
         return self._edit(call("distribute", loop), lambda: tree_edit.distribute(self.tree, loop))
 
     def move(self, statement: str, *, before: str | None = None, after: str | None = None) -> Schedule:
-        """Run a nest that holds one statement before or after another one of the same sequence.
+        """Run a nest before or after another statement of the same sequence.
 
+        Parameters
+        ----------
+        statement
+            One of the nest.
+        before, after
+            The other statement; one of both is given.
+
+        Examples
+        --------
         ::
 
             a; b; c                        ->      c; a; b             by  move("c", before="a")
@@ -175,6 +197,8 @@ class Schedule(Scheduled):
     def split(self, loop: str, factor: int) -> Schedule:
         """Cut a loop into pieces of `factor` iterations (strip-mine). It is always legal.
 
+        Examples
+        --------
         ::
 
             for i in 0..100: S             ->      for i_tile in 0..13:
@@ -183,8 +207,11 @@ class Schedule(Scheduled):
         return self._edit(call("split", loop, factor), lambda: tree_edit.split(self.tree, loop, factor))
 
     def tile(self, loops: Many[str], factors: Many[int]) -> Schedule:
-        """Split loops of one nest; those over tiles come first. Legal where the loops are permutable.
+        """Split loops of one nest, by factors in their order; loops over tiles come first. Legal where the
+        loops are permutable.
 
+        Examples
+        --------
         ::
 
             for i:                                 for i_tile:  for j_tile:
@@ -200,6 +227,8 @@ class Schedule(Scheduled):
     def interchange(self, *order: str) -> Schedule:
         """Put the loops of a perfect nest in another order; all of them are named, the outermost first.
 
+        Examples
+        --------
         ::
 
             for i:                                 for j:
@@ -218,6 +247,8 @@ class Schedule(Scheduled):
     def reverse(self, loop: str) -> Schedule:
         """Run a loop backwards. Legal where it carries no dependence.
 
+        Examples
+        --------
         ::
 
             for i in 0..100: y[i] = x[i]   ->      for i in -99..1: y[-i] = x[-i]
@@ -225,9 +256,21 @@ class Schedule(Scheduled):
         return self._edit(call("reverse", loop), lambda: tree_edit.reverse(self.tree, loop))
 
     def skew(self, loop: str, by: str, factor: int = 1) -> Schedule:
-        """Start a loop `factor` iterations later in each iteration of a loop around it. It is always legal,
-        and makes others legal: what goes back in the inner loop goes forward afterwards.
+        """Start a loop later in each iteration of a loop around it.
 
+        It is always legal, and makes others legal: what goes back in the inner loop goes forward afterwards.
+
+        Parameters
+        ----------
+        loop
+            The inner loop.
+        by
+            The loop around it.
+        factor
+            So many iterations later.
+
+        Examples
+        --------
         ::
 
             for t:                                 for t:
@@ -236,8 +279,17 @@ class Schedule(Scheduled):
         return self._edit(call("skew", loop, by, factor), lambda: tree_edit.skew(self.tree, loop, by, factor))
 
     def shift(self, statement: str, loop: str, by: int) -> Schedule:
-        """Run a statement `by` iterations of a loop later than now (earlier, if it is negative).
+        """Run a statement some iterations of a loop later than now.
 
+        Parameters
+        ----------
+        statement, loop
+            What is moved, and the loop.
+        by
+            So many iterations; earlier, if it is negative.
+
+        Examples
+        --------
         ::
 
             for i in 0..N:                         for i in 0..N+1:
@@ -255,6 +307,8 @@ class Schedule(Scheduled):
     def rename(self, loop: str, name: str) -> Schedule:
         """Give a loop another name: `fuse` pairs loops by their names.
 
+        Examples
+        --------
         ::
 
             for k: b[k] = a[k]             ->      for i: b[i] = a[i]      by  rename("b.k", "i")
@@ -275,6 +329,11 @@ class Schedule(Scheduled):
             Where iterations read the same elements, each computes its own. Without a loop the definition
             takes the place of every read.
 
+        Raises
+        ------
+        ScheduleError
+            PF540 where no definition can take the place of what is read.
+
         Examples
         --------
         ::
@@ -286,11 +345,6 @@ class Schedule(Scheduled):
             for i_tile in 0..13:           ->        for i in 0..9: a__local[i_tile, i] = exp(x[8*i_tile + i])
               for i in 0..8: y[8*i_tile + i] =       for i in 0..8: y[8*i_tile + i] =
                 a[..i] + a[..i + 1]                    a__local[i_tile, i] + a__local[i_tile, i + 1]
-
-        Raises
-        ------
-        ScheduleError
-            PF540 where no definition can take the place of what is read.
         """
         step = call("recompute", tensor, at=at)
         self._known(tensor)
@@ -309,36 +363,51 @@ class Schedule(Scheduled):
     def cache(self, tensor: str, at: str) -> Schedule:
         """Copy what an iteration of a loop reads of a tensor to a local one first, and read it from there.
 
+        Parameters
+        ----------
+        tensor
+            What is copied.
+        at
+            The loop.
+
+        Raises
+        ------
+        ScheduleError
+            PF540 where data say which elements are read.
+
+        Examples
+        --------
         ::
 
             for t:                                 for t:
               for h: s[t] += x[t, h]                 for h: x__cache[t, h] = x[t, h]
               for h: y[t, h] = x[t, h] / s[t]  ->    for h: s[t] += x__cache[t, h]
                                                      for h: y[t, h] = x__cache[t, h] / s[t]
-
-        Raises ScheduleError PF540 where data say which elements are read.
         """
         self._known(tensor)
         step = call("cache", tensor, at)
         return self._copied(step, tensor, copy_of(self.graph, tensor), at, "cache")
 
     def contract(self, tensor: str) -> Schedule:
-        """Keep no more of a temporary than is still needed; an inout parameter is written in place.
+        """Keep no more of a temporary, `tensor`, than is still needed; an inout parameter is written in
+        place.
 
         Elements take turns in memory, which orders more instances than the values do: later steps that would
         write an element while another one is needed in its place are refused. A loop in which an element of a
         parameter is read by one iteration and replaced by another one runs in order.
 
+        Raises
+        ------
+        ScheduleError
+            PF541 where nothing can be saved, PF542 where a parameter is read after it would be replaced.
+
+        Examples
+        --------
         ::
 
             for t:                                 # of e[64, 128] there is memory for [1, 128]
               for h: e[t, h] = ...           ->    for t: ...
               for h: y[t, h] = e[t, h] / s[t]
-
-        Raises
-        ------
-        ScheduleError
-            PF541 where nothing can be saved, PF542 where a parameter is read after it would be replaced.
         """
         self._known(tensor)
         step, role = call("contract", tensor), self.graph.tensor(tensor).role
@@ -414,12 +483,13 @@ class Schedule(Scheduled):
         return replace(self, ir=ir, kept=kept, before=self, step=step)
 
     def apply(self, layer: object) -> Schedule:
-        """The schedule after layer I, as a step that can be undone."""
+        """The schedule after layer I (``layer=LoopFusion()``), as a step that can be undone."""
         made = super().apply(layer)
         return Schedule(made.specialized, made.ir, before=self, step=f"apply({layer!r})")
 
     def with_tree(self, tree: Tree, *, check: bool = True) -> Schedule:
-        """The same graph under another tree, as a step that can be undone."""
+        """The same graph under another `tree`, as a step that can be undone; ``check=False`` proves
+        nothing."""
         made = super().with_tree(tree, check=check)
         return Schedule(made.specialized, made.ir, before=self, step="with_tree(...)")
 
@@ -438,9 +508,11 @@ class Schedule(Scheduled):
         Parameters
         ----------
         target
-            As of `pf.compile`.
+            As for `pf.compile`.
         options
-            An Options object; or give its fields as keywords.
+            An Options object.
+        **switches
+            Or its fields.
 
         Raises
         ------

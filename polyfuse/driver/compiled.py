@@ -86,19 +86,36 @@ _KEEPING = ForkLock()
 
 
 class Compiled:
-    """An operator compiled for a target; call it like a function.
+    """An operator compiled for a target; call it like a function. `compile` gives it.
 
-    Positional and keyword arguments follow the operator's signature; scalars may be left out where they
-    have defaults, and optional tensors are left out or None.  Size parameters are given by keyword.  `out=`
-    takes an array, or a tuple or dict of arrays, for the results.  Results are NumPy arrays, or torch tensors
-    where an argument was one; several results come as a tuple, an operator with inout parameters only returns
-    None.  Small results of one call share a block of memory, which is there as long as any of them.
+    Positional and keyword arguments follow the operator's signature; scalars may be left out where they have
+    defaults, and optional tensors are left out or None. Size parameters are given by keyword. `out=` takes an
+    array, or a tuple or dict of arrays, for the results. Arguments are arrays of any memory layout; of
+    another dtype or rank than the operator's they are refused, not converted.
 
-    On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
-    arrays among the arguments are there, by their library.
+    Results are NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an
+    operator with inout parameters only returns None. Small results of one call share a block of memory, which
+    is there as long as any of them. On a GPU (target "cuda") arguments may lie on the device or on the host;
+    results are made there if all arrays among the arguments are there, by their library.
 
-    Raises ArgumentError (PF4xx) for arguments that do not fit, DslError for sizes at which the program
-    reads out of range, ToolchainError (PF7xx) without a compiler.
+    Raises
+    ------
+    ArgumentError
+        PF4xx for arguments that do not fit.
+    DslError
+        For sizes at which the program reads out of range.
+    ToolchainError
+        PF7xx without a compiler.
+
+    Examples
+    --------
+    >>> f = pf.compile("op scale(x: f32[N], a: f32 = 2.0) -> (y: f32[N]) { y[i] = a * x[i] }", target="cpu")
+    >>> x, y = np.ones(3, "f4"), np.empty(3, "f4")
+    >>> f(x), f(x, a=3.0, out=y) is y
+    (array([2., 2., 2.], dtype=float32), True)
+    >>> again = f.bind(x, 5.0, out=y)
+    >>> again()
+    array([5., 5., 5.], dtype=float32)
     """
 
     def __init__(
@@ -185,7 +202,15 @@ class Compiled:
     def like(
         self, programs: tuple[ast.Program, ...], signature: Signature, target: str | None = None
     ) -> Compiled:
-        """An operator compiled in the same way, or for another target."""
+        """An operator, by its `programs` and `signature`, compiled in the same way.
+
+        Parameters
+        ----------
+        programs, signature
+            The operator.
+        target
+            Another target, if it is not the same.
+        """
         passes, known = self._passes(), set(signature.sizes)
         passes["wish"] = {n: v for n, v in {**self._wish, **self._sizes}.items() if n in known}
         return Compiled(programs, signature, target=target or self._target, options=self.options, **passes)
@@ -224,7 +249,13 @@ class Compiled:
         return self.run(args, kwargs, out)
 
     def run(self, args: tuple[object, ...], kwargs: dict[str, Any], out: object = None) -> Any:
-        """A call that has not been seen before, on the memory of its arguments."""
+        """A call that has not been seen before, on the memory of its arguments.
+
+        Parameters
+        ----------
+        args, kwargs, out
+            As a call has them.
+        """
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
             return at.run(args, kwargs, out)
@@ -244,10 +275,22 @@ class Compiled:
         return call.results()
 
     def bind(self, /, *args: object, out: object = None, **kwargs: object) -> Callable[[], object]:
-        """A prepared call on fixed memory: `g = f.bind(x, out=y); g()`.
+        """A prepared call on fixed memory: arguments are checked once.
 
-        Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
-        returns the results.  Use it from one thread at a time.
+        The function that it gives reads and writes the same arrays each time, and returns the results. Use it
+        from one thread at a time.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As a call has them.
+        out
+            Arrays for the results.
+
+        Raises
+        ------
+        ArgumentError
+            PF418 for arrays that kernels cannot use where they are.
         """
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
@@ -265,7 +308,15 @@ class Compiled:
     def prepared(
         self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object, wait: bool = True
     ) -> CallMemory:
-        """The executable of these arguments, with the memory of the call: all but the run."""
+        """The executable of these arguments, with the memory of the call: all but the run.
+
+        Parameters
+        ----------
+        args, kwargs, out
+            As a call has them.
+        wait
+            False takes what else can run the call until its kernels are there.
+        """
         if (other := self._elsewhere(args, dict(kwargs))) is not None:
             at, args, kwargs = other
             return at.prepared(args, kwargs, out, wait)
@@ -278,13 +329,16 @@ class Compiled:
         return GpuCallMemory(instance, given, out)
 
     def in_short(self, args: tuple[object, ...]) -> Any:
-        """Results of a call that was seen before, with arguments by position; else NotImplemented."""
+        """Results of a call that was seen before, with arguments by position (`args`); else
+        NotImplemented."""
         return NotImplemented if self._is_open else self._in_short(args, None)
 
     def named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameter name -> value, in order of the signature; size parameters left out.
+        """Parameter name -> value of a call's `args` and `kwargs`, in order of the signature; size parameters
+        left out.
 
-        Raises ArgumentError PF408 for arguments that do not fit."""
+        Raises ArgumentError PF408 for arguments that do not fit.
+        """
         sizes = {p.name for p in self.signature.size_params}
         return by_name(self.signature, args, {n: v for n, v in kwargs.items() if n not in sizes})
 
@@ -355,7 +409,8 @@ class Compiled:
     def chosen(
         self, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Compiled, tuple[object, ...], dict[str, Any]]:
-        """The function with those optional tensors that are given, and the arguments without the others."""
+        """The function with those optional tensors that `args` and `kwargs` have, and both without the
+        others."""
         if not self._is_open:
             return self, args, kwargs
         key = (*[a is None for a in args], *kwargs, *[v is None for v in kwargs.values()])
@@ -442,10 +497,11 @@ class Compiled:
         return tuple(v for family in self._families.values() for v in family.variants)
 
     def keep_tuning(self, path: str | os.PathLike[str]) -> None:
-        """Write what `tune="measure"` has chosen so far into a file, beside the choices that it has of other
-        operators; `tuned=path` takes them from there, on any machine.
+        """Write what `tune="measure"` has chosen so far into a file at `path`, beside the choices that it has
+        of other operators; `tuned=path` takes them from there, on any machine.
 
-        Raises ArgumentError PF490 for a file that is none of these."""
+        Raises ArgumentError PF490 for a file that is none of these.
+        """
         found = [instance.built.tuning for instance in self._instances.values()]
         keep_choices(Path(path), [t for t in found if t is not None and t.timed])
 
@@ -462,8 +518,10 @@ class Compiled:
 
     def timeline(self, /, *args: object, **kwargs: object) -> str:
         """The launches of one call with their times, measured one by one, as JSON that Perfetto and
-        chrome://tracing open. The arguments are computed on: inout parameters change.
-        Raises ArgumentError PF414 for targets other than "cpu".
+        chrome://tracing open.
+
+        The arguments are computed on: inout parameters change. Raises ArgumentError PF414 for targets other
+        than "cpu".
         """
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
@@ -617,7 +675,7 @@ class Compiled:
         )
 
     def graph_for(self, dtypes: Mapping[str, DType], ranks: Mapping[str, int]) -> TensorGraph:
-        """The graph for arguments of these dtypes (of those that have one) and ranks."""
+        """The graph for arguments of these `dtypes` (of those that have one) and `ranks`."""
         generics = infer_generics(self.signature, dtypes, ranks)
         absent = self.signature.absent or ()
         key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()), absent)

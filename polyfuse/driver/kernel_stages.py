@@ -132,7 +132,30 @@ def applied(layer: object, stage: Stage, what: str, hint: str) -> Stage:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of an operator, with their figures."""
+    """The kernels of an operator, with their figures.
+
+    Attributes
+    ----------
+    scheduled
+        The stage before.
+    ir
+        The kernels, in launch order.
+    decisions
+        What led to them.
+    options, target
+        As they were asked for.
+    stitching, packing
+        Layers II and III, if they were applied.
+    copied
+        Inout parameters that are copied at entry.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule().apply(pf.LoopFusion())
+    >>> kernels = stage.lower(target="cuda")
+    >>> kernels, kernels.apply(pf.Stitching())
+    (<polyfuse Kernels softmax: 3 launched>, <polyfuse Kernels softmax: 1 launched>)
+    """
 
     scheduled: Scheduled
     ir: KernelGraph
@@ -145,7 +168,9 @@ class Kernels:
 
     def apply(self, layer: object) -> Kernels:
         """The kernels after layer II (dependent ones stitched), layer III (independent ones packed), or what
-        the `apply` of any other object makes of them."""
+        the `apply` of any other object makes of them: ``apply(layer)``. Raises ArgumentError PF413 for what
+        is no pass.
+        """
         if isinstance(layer, Stitching):
             return self.scheduled._formed(self.options, self.target, layer, self.packing)
         if isinstance(layer, Packing):
@@ -159,6 +184,7 @@ class Kernels:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels, in launch order."""
         return self.ir.kernels
 
     def picture(self) -> Picture:
@@ -252,19 +278,41 @@ class Kernels:
         return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
 
     def ptx(self, device: str | None = None) -> str:
-        """PTX for a GPU ("A100", "sm_80"; None: the options' one); no GPU is needed, only a compiler.
+        """PTX of the kernels; no GPU is needed, only a compiler.
 
-        Raises ArgumentError PF414 for kernels of another target, ToolchainError PF720 to PF725.
+        Parameters
+        ----------
+        device
+            A GPU, as "A100" or "sm_80"; None: the options' one.
+
+        Raises
+        ------
+        ArgumentError
+            PF414 for kernels of another target.
+        ToolchainError
+            PF720 to PF725.
         """
         return self._compiled(chip(self._for_device(device), self.target).arch).ptx
 
     def estimate(self, device: str | None = None, *, sizes: Mapping[str, int] | None = None) -> Estimate:
-        """What the cost model says of each kernel: bytes, operations, parallelism, time. Nothing runs.
+        """What the cost model says of each kernel: bytes, operations, parallelism, seconds. Nothing runs.
 
-        Kernels of a GPU are estimated on `device` (None: the options' one), those of a CPU on this machine;
-        kernels whose sizes are open at some `sizes`.  Raises ScheduleError PF513 for open sizes that have no
-        value, ArgumentError PF414 for a device that they are not made for, ToolchainError PF725 for one that
-        is not in the table.
+        Parameters
+        ----------
+        device
+            The GPU for kernels of a GPU; None: the options' one. Those of a CPU are estimated on this
+            machine.
+        sizes
+            Values of sizes that are open.
+
+        Raises
+        ------
+        ScheduleError
+            PF513 for open sizes that have no value.
+        ArgumentError
+            PF414 for a device that they are not made for.
+        ToolchainError
+            PF725 for one that is not in the table.
         """
         known = kernels_at(self.ir, sizes or {})
         if known.graph.sizes:
@@ -276,8 +324,7 @@ class Kernels:
     def machine(self, device: str | None = None) -> machines.Machine:
         """The machine of `estimate`, with the rates that the cost model takes for it.
 
-        Raises ArgumentError PF414 for a device that the kernels are not made for, ToolchainError PF725 for
-        one that is not in the table.
+        Raises what `estimate` does for a `device`.
         """
         if self.target in ON_GPU:
             return chip(self._for_device(device), self.target)
@@ -287,10 +334,11 @@ class Kernels:
         return this_cpu(self.options.threads)
 
     def resources(self, device: str | None = None) -> ResourceTable:
-        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU; where
-        nvdisasm is found, bytes in flight, pipes, projected time and what limits it.
+        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU, `device`
+        as for `ptx`.
 
-        Raises as `ptx` does, and ScheduleError PF513 while sizes are open.
+        Where nvdisasm is found: bytes in flight, pipes, projected time and what limits it as well. Raises
+        what `ptx` does, and ScheduleError PF513 while sizes are open.
         """
         self._require_sizes()
         found = chip(self._for_device(device), self.target)
@@ -315,10 +363,16 @@ class Kernels:
         return compile_cuda(self._gpu_code().source, arch, options=self.options)
 
     def build(self, target: TargetName | None = None) -> Executable:
-        """Loaded kernels, for the target that they were lowered for if not told otherwise.
+        """Loaded kernels, for the target that they were lowered for if `target` does not say otherwise.
 
-        Raises ToolchainError PF701 without a compiler (the interpreter needs none), ScheduleError PF513
-        while sizes are open, ArgumentError PF414 for a target that they were not lowered for.
+        Raises
+        ------
+        ToolchainError
+            PF701 without a compiler (the interpreter needs none).
+        ScheduleError
+            PF513 while sizes are open.
+        ArgumentError
+            PF414 for a target that they were not lowered for.
         """
         self._require_sizes()
         resolved = resolve_target(target or self.target)
@@ -337,7 +391,25 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Executable:
-    """Kernels that can run. `run` takes memory for every argument and result by name."""
+    """Kernels that can run: what `Kernels.build` gives.
+
+    Attributes
+    ----------
+    kernels
+        The stage before.
+    machine
+        What runs them.
+    code
+        Source and launch plan; None for the interpreter.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.relu.specialize(B_0=3).schedule()
+    >>> x, y = np.array([-1, 0, 1], "f4"), np.empty(3, "f4")
+    >>> stage.lower(target="interpret").build().run({"x": x, "y": y})
+    >>> y
+    array([0., 0., 1.], dtype=float32)
+    """
 
     kernels: Kernels
     machine: Machine
@@ -352,12 +424,21 @@ class Executable:
         return self.kernels._repr_html_()
 
     def run(self, arrays: Mapping[str, Any]) -> None:
-        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes. Kernels on a GPU take
-        arrays there as well.
+        """Run on memory for every argument and result.
 
-        Raises ArgumentError: PF408 for a missing array, PF401, PF402, PF405 for one of another rank, dtype
-        or extent, PF417 for one that is elsewhere, PF418 for memory that is not dense, PF420 or PF421 for
-        tensors of torch that are more than their memory.
+        Parameters
+        ----------
+        arrays
+            Dense arrays by name, of the operator's shapes and dtypes; those of results are written.
+            ``p__out`` stands for what an inout parameter p becomes. Kernels on a GPU take arrays there as
+            well.
+
+        Raises
+        ------
+        ArgumentError
+            PF408 for a missing array; PF401, PF402, PF405 for one of another rank, dtype or extent; PF417 for
+            one that is elsewhere, PF418 for memory that is not dense; PF420 or PF421 for tensors of torch
+            that are more than their memory.
         """
         given: dict[str, Any] = {}
         there = is_on_gpu(self.machine)
@@ -383,7 +464,23 @@ class Executable:
 
 
 def compare(*stages: Kernels) -> str:
-    """Figures of several kernel sets side by side, as a text table; times are the cost model's."""
+    """Figures of several kernel sets side by side, as a text table; times are the cost model's, in
+    microseconds.
+
+    Parameters
+    ----------
+    *stages
+        Kernels at known sizes.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule().apply(pf.LoopFusion())
+    >>> kernels = stage.lower(pf.Options(device="H200"), target="cuda")
+    >>> print(pf.compare(kernels, kernels.apply(pf.Stitching())))
+         launches   global  on chip  barriers  library calls  estimated us
+    [0]         3   165 kB      0 B         0              0           ...
+    [1]         1  65.5 kB     32 B         0              0           ...
+    """
     rows = [("", "launches", "global", "on chip", "barriers", "library calls", "estimated us")]
     for k, s in enumerate(stages):
         rows.append(

@@ -45,10 +45,29 @@ _SELF = "polyfuse_library"
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """The operator that `export` wrote, as a function of arrays: of a library, or a description for a GPU.
+    """A function from what `export` wrote.
 
-    Raises ToolchainError PF765 for a file that is none of these, DeviceError PF740 or PF741 without the GPU
-    that a description needs, PF781 for machine code of another one.
+    Parameters
+    ----------
+    path
+        A shared library, or a description of launches on a GPU (.json).
+
+    Returns
+    -------
+    Loaded
+        It takes the arguments of the operator; `set_threads(n)` says how many threads compute.
+
+    Raises
+    ------
+    ToolchainError
+        PF765 for a file that is none of these; as DeviceError PF740, PF741 without the GPU that a description
+        needs, PF781 for machine code of another one.
+
+    Examples
+    --------
+    >>> header = pf.export("stdlib:relu", "relu.so", sizes={"B_0": 2}, strides=False)
+    >>> pf.load("relu.so")(np.array([-1, 2], "f4"))
+    array([0., 2.], dtype=float32)
     """
     file = Path(path)
     return _grids(file) if file.suffix == ".json" else _library(file)

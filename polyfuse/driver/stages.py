@@ -50,7 +50,25 @@ class Origin:
 
 @dataclass(frozen=True)
 class Specialized:
-    """An operator whose generics, and some or all sizes, are known."""
+    """An operator whose generics, and some or all sizes, are known: what `Operator.specialize` gives.
+
+    Attributes
+    ----------
+    open_graph
+        Its tensor graph with all sizes open.
+    graph
+        The graph at the sizes that are known.
+    decisions
+        What `clean` has done.
+    origin
+        The operator that it is of; None for a piece of one.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.softmax.specialize(B_0=64, H=128)
+    >>> stage, stage.schedule()
+    (<polyfuse Specialized softmax>, <polyfuse Scheduled softmax: [B11(m); B11(e); B11(s); B11(y)]>)
+    """
 
     open_graph: TensorGraph
     graph: TensorGraph
@@ -64,8 +82,17 @@ class Specialized:
         *,
         target: TargetName = "auto",
     ) -> tuple[Specialized, ...]:
-        """The pieces that `compile` cuts a graph of many statements into, each an operator of its own: what
-        goes from one to another is a result of the first and an input of the second."""
+        """The pieces that `compile` cuts a graph of many statements into, each an operator of its own.
+
+        What goes from one to another is a result of the first and an input of the second.
+
+        Parameters
+        ----------
+        clustering
+            How it is cut; as `compile` does if not given.
+        options, target
+            As for `compile`.
+        """
         chosen, made_for = options or Options(), resolve_target(target)
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
@@ -89,7 +116,9 @@ class Specialized:
         return replace(self, graph=graph, decisions=(*self.decisions, *found))
 
     def schedule(self, *, clean: bool = True) -> Scheduled:
-        """The identity schedule, without fusion, of the graph after `clean()`, or of the graph as it is."""
+        """The identity schedule, without fusion, of the graph after `clean()`, or with ``clean=False`` of the
+        graph as it is.
+        """
         made = self.clean() if clean else self
         return Scheduled(self, replace(identity_schedule(made.graph), decisions=made.decisions))
 
@@ -117,7 +146,21 @@ class Specialized:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule of an operator; layer I makes better ones of it."""
+    """A schedule of an operator; layer I makes better ones of it.
+
+    Attributes
+    ----------
+    specialized
+        The stage before.
+    ir
+        The graph, its tree, and the decisions that led to it.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule()
+    >>> stage.apply(pf.LoopFusion()).shape
+    'B1([B1(m); B1(e+s); B1(y)])'
+    """
 
     specialized: Specialized
     ir: ScheduledGraph
@@ -129,6 +172,7 @@ class Scheduled:
 
     @property
     def graph(self) -> TensorGraph:
+        """The operator after the rewrites of its graph."""
         return self.ir.graph
 
     @property
@@ -147,26 +191,42 @@ class Scheduled:
         return str(self.ir)
 
     def apply(self, layer: object) -> Scheduled:
-        """The schedule after layer I, or what the `apply` of any other object makes of it.
+        """The schedule after layer I, or what the `apply` of any other object makes of it: ``apply(layer)``.
 
-        Raises ScheduleError (PF5xx) where no legal one is found, ArgumentError PF413 for what is no pass.
+        Raises
+        ------
+        ScheduleError
+            PF5xx where no legal one is found.
+        ArgumentError
+            PF413 for what is no pass.
         """
         if isinstance(layer, LoopFusion):
             return replace(self, ir=layer.run(self.ir))
         return applied(layer, self, "schedules", "use LoopFusion()")
 
     def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
-        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal.
+        """The same graph under another tree.
 
         Which loops may run in parallel, and which bands are permutable, is computed from the dependences.
-        Without `check` the tree is taken as it is.
+
+        Parameters
+        ----------
+        tree
+            A schedule tree of the same statements.
+        check
+            False takes it as it is, without a proof.
+
+        Raises
+        ------
+        ScheduleError
+            With a witness, if it is illegal.
         """
         return replace(self, ir=replace(self.ir, tree=proved(self.graph, tree) if check else tree))
 
     def inline(self, tensor: str) -> Scheduled:
         """Rematerialise a temporary: its readers recompute it. The schedule starts anew, without fusion.
 
-        Raises ArgumentError PF416 if it is no temporary that one plain definition gives.
+        Raises ArgumentError PF416 if `tensor` is no temporary that one plain definition gives.
         """
         if tensor not in {t.name for t in self.graph.tensors} or inlinable(self.graph, tensor) is None:
             raise ArgumentError(f"'{tensor}' cannot be recomputed where it is read", code="PF416")
@@ -177,7 +237,7 @@ class Scheduled:
     def cache_read(self, tensor: str) -> Scheduled:
         """Read an input into a temporary that its readers share. The schedule starts anew, without fusion.
 
-        Raises ArgumentError PF416 if there is no such input.
+        Raises ArgumentError PF416 if `tensor` is no input.
         """
         if tensor not in self.graph.inputs:
             names = ", ".join(self.graph.inputs)
@@ -193,8 +253,20 @@ class Scheduled:
         target: TargetName = "auto",
         stitching: Stitching | None = None,
     ) -> Scheduled:
-        """A reduction and a sum that needs its total in one pass over memory, as `stitching` has it and where
-        that pays on the target. The schedule starts anew, without fusion."""
+        """Reductions and sums that need their totals in one pass over memory. The schedule starts anew,
+        without fusion.
+
+        Parameters
+        ----------
+        options, target
+            As for `compile`: it is done where that pays on the target.
+        stitching
+            `Stitching.online` says otherwise.
+
+        Notes
+        -----
+        Online softmax: Milakov and Gimelshein, 2018.
+        """
         machine = mapped_for(resolve_target(target), options or Options())
         found: list[Decision] = []
         graph = online_forms(self.graph, machine, found, wanted=(stitching or Stitching()).online)
@@ -205,7 +277,7 @@ class Scheduled:
         return replace(self, ir=replace(fresh, decisions=(*self.ir.decisions, *why)))
 
     def picture(self, before: Scheduled | None = None) -> Picture:
-        """The tree, or two trees side by side."""
+        """The tree, or beside that of another schedule, `before`."""
         title = f"{self.graph.name}: {self.shape}"
         made = before_after_svg(before.ir, self.ir) if before else tree_svg(self.tree, title, self.graph)
         return Picture(made)
@@ -214,18 +286,20 @@ class Scheduled:
         return self.picture()._repr_html_()
 
     def legality(self, tree: Tree | None = None) -> Verdict:
-        """Legal, or Illegal with a concrete pair of instances."""
+        """Legal, or Illegal with a concrete pair of statement instances: of `tree`, or of its own."""
         with isl_lock:
             return check_schedule(build_model(self.graph), tree or self.tree)
 
     def explain(self, first: str | None = None, second: str | None = None) -> str:
-        """Every decision; for two statements, which loops they share and what keeps them apart."""
+        """Every decision; of the statements `first` and `second`, which loops they share and what keeps them
+        apart."""
         if first is None or second is None:
             return "\n".join(map(str, self.ir.decisions))
         return explain_pair(self.ir, first, second)
 
     def lower(self, options: Options | None = None, *, target: TargetName = "auto") -> Kernels:
-        """Kernels of one phase each, mapped for the target and proved legal."""
+        """Kernels of one phase each, mapped for the target and proved legal; `options` and `target` as for
+        `compile`."""
         return self._formed(options or Options(), resolve_target(target), None, None)
 
     def _formed(

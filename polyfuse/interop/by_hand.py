@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from polyfuse.api import Source
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.semantics.signature import Signature
+from polyfuse.gradient_pairs import Source
 
 
 def source_of(signature: Signature, name: str) -> Source:

@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import Partial
 
-from polyfuse.api import Gradients, Operator, Program, Source, compile, grad, parse
+from polyfuse.api import Operator, Program, compile, grad, parse
 from polyfuse.autodiff.batching import batched
 from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.autodiff.structure import live_tensors
@@ -24,6 +24,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
+from polyfuse.gradient_pairs import Gradients, Source
 from polyfuse.interop.by_hand import gradient_of, source_of, unfit
 from polyfuse.ir.dtypes import BY_NAME, DType, from_numpy
 from polyfuse.jax.calls import TARGET, Abstract, kernels
@@ -34,20 +35,40 @@ Arrays = tuple[Any, ...]
 def op(
     function: Compiled | Operator | Program | str | os.PathLike[str], *, backward: Any = None
 ) -> JaxOperator:
-    """An operator for JAX, on the CPU: it takes arrays of JAX and gives such, inside of `jax.jit` and
-    outside; `jax.grad` and `jax.vmap` take it.
+    """An operator for JAX, on the CPU: `jax.jit`, `jax.grad` and `jax.vmap` take it.
 
-    function  what `compile` returned, or what it takes
-    backward  what computes the gradients, if they are not to be derived: an operator, or a function
+    Parameters
+    ----------
+    function
+        What `pf.compile` returned, or what it takes.
+    backward
+        What computes the gradients, as for `pf.torch.op`.
 
-    An operator with inout parameters returns what they become, behind its results.
+    Returns
+    -------
+    JaxOperator
+        A function of arrays of JAX. An operator with inout parameters returns what they become, behind its
+        results.
+
+    Raises
+    ------
+    ArgumentError
+        PF807 for a function of another target.
+
+    Examples
+    --------
+    >>> import jax
+    >>> square = pf.jax.op("op square(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] * x[i] }")
+    >>> jax.grad(lambda x: square(x).sum())(jax.numpy.array([1.0, 2.0]))
+    Array([2., 4.], dtype=float32)
     """
     compiled = function if isinstance(function, Compiled) else compile(function, target="cpu")
     return JaxOperator(compiled, backward)
 
 
 class JaxOperator:
-    """An operator that JAX calls like a function of its own. Size parameters are numbers, by keyword."""
+    """An operator that JAX calls like a function of its own: what `op` gives. Size parameters are numbers, by
+    keyword."""
 
     def __init__(self, function: Compiled, backward: Any = None) -> None:
         if not (function.is_for_any_target or function.target == "cpu"):

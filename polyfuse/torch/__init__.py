@@ -17,8 +17,27 @@ __all__ = ["TorchOperator", "op", "report"]
 
 
 def report(model: Any = None) -> Report:
-    """What became of a model that `torch.compile(model, backend="polyfuse")` gave, or of all models: regions,
-    kernels, bytes that are not moved, why a region ends where it does, and what fell back to ATen."""
+    """What became of a model that `torch.compile(model, backend="polyfuse")` gave.
+
+    Parameters
+    ----------
+    model
+        It, or None for all models of the process. One without parameters cannot be told from others.
+
+    Returns
+    -------
+    Report
+        Regions, kernels, bytes that are not moved, why a region ends where it does, and what fell back to
+        ATen; `print` shows it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.compile(torch.nn.Linear(3, 3), backend="polyfuse")
+    >>> y = model(torch.ones(2, 3))
+    >>> pf.torch.report(model).fallbacks
+    []
+    """
     from polyfuse.torch.dynamo.report import report as of_model
 
     return of_model(model)

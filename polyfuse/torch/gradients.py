@@ -19,11 +19,12 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from polyfuse.api import Gradients, Operator, Program, Source, compile, grad
+from polyfuse.api import Operator, Program, compile, grad
 from polyfuse.autodiff.structure import live_tensors
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.compiled import Compiled
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics
+from polyfuse.gradient_pairs import Gradients, Source
 from polyfuse.interop.by_hand import gradient_of, source_of, unfit
 from polyfuse.interop.torch_tensors import no_gradient
 from polyfuse.ir.tensor_graph import TensorGraph

@@ -29,9 +29,35 @@ def op(
 ) -> TorchOperator:
     """An operator of torch: it has gradients, and works in `torch.compile`, `torch.export`, `torch.vmap`.
 
-    function  what `compile` returned, or what it takes
-    name      "namespace::name", as torch has it; one that is made of the program where it is not given
-    backward  what computes the gradients, if they are not to be derived
+    Parameters
+    ----------
+    function
+        What `pf.compile` returned, or what it takes.
+    name
+        "namespace::name", as torch has it; one that is made of the program where it is not given.
+    backward
+        What computes the gradients, if they are not to be derived: an operator, or a Python function that
+        gives them by name of parameters. Its parameters are called as those of `function` and its results, or
+        as ``d`` and the name of a result.
+
+    Returns
+    -------
+    TorchOperator
+        A function of tensors, on the CPU or a GPU.
+
+    Raises
+    ------
+    ArgumentError
+        PF804 for a name that torch cannot have, or a `backward` whose parameters are others.
+
+    Examples
+    --------
+    >>> import torch
+    >>> square = pf.torch.op("op square(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] * x[i] }")
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> square(x).sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
     """
     compiled = function if isinstance(function, Compiled) else compile(function)
     return _made(compiled, name, backward)
@@ -69,7 +95,8 @@ def _made(function: Compiled, given_name: str | None, backward: Any) -> TorchOpe
 
 
 class TorchOperator:
-    """An operator that models call like a function of torch; arguments are tensors and numbers.
+    """An operator that models call like a function of torch; arguments are tensors and numbers. `op` gives
+    it.
 
     Tensors that are no more than their memory take a short way; all others go through torch's dispatcher, so
     that autograd, autocast, tracers, `torch.func` and subclasses see one operator, `overload`.
@@ -110,7 +137,7 @@ class TorchOperator:
         return self
 
     def is_of(self, function: Compiled, backward: Any) -> bool:
-        """Is it made of these?"""
+        """Is it made of this `function` and this `backward`?"""
         of_python = callable(backward) and not isinstance(
             backward, (Compiled, Operator, Program, TorchOperator)
         )

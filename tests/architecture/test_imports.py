@@ -85,14 +85,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "learn": EVERYTHING,
     "tuning.trial": LOW | {"ir", "codegen", "runtime", "support"},
     "api": EVERYTHING,
+    "forms": EVERYTHING,
+    "gradient_pairs": LOW | {"autodiff", "api"},
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "jax": EVERYTHING,
-    "interop.by_hand": LOW | {"api", "frontend_dsl"},
+    "interop.by_hand": LOW | {"gradient_pairs", "frontend_dsl"},
     "interop.array_families": LOW | {"ir", "runtime.cpu", "runtime.cuda"},
     "explore": EVERYTHING,
     "cli": LOW
-    | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
+    | {"__init__", "api", "forms", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
     | {"explore.server"}
     | {"frontend_dsl"},
     "checking": LOW | {"ir", "frontend_dsl", "poly", "library", "lints"},

@@ -40,7 +40,14 @@ Results: TypeAlias = Callable[[str], tuple[str, ...]]
 
 
 class Tensor(Expression):
-    """A tensor: `t[i, j]` is an element, assigning to it a definition; a scalar is used as it is."""
+    """A tensor: `t[i, j]` is an element, assigning to it a definition; a scalar is used as it is.
+
+    Examples
+    --------
+    >>> f = pf.ProgramBuilder().op("shift")
+    >>> x, y, i = f.param("x", "f32", "N"), f.result("y", "f32", "N"), f.index("i")
+    >>> y[i] = x.get(i - 1, outside=0.0)
+    """
 
     __slots__ = ("_add", "name")
 
@@ -62,8 +69,15 @@ class Tensor(Expression):
     def define(
         self, indices: Operand | tuple[Operand, ...], value: Operand, ranges: Sequence[Index] = ()
     ) -> None:
-        """``t[indices] = value``, as an assignment; `ranges` are those of variables that stand in sums, as in
-        ``y.define(2 * d + 1, x[d], ranges=[d.range(0, D)])``."""
+        """``t[indices] = value``, as an assignment.
+
+        Parameters
+        ----------
+        indices, value
+            The left side and the right one.
+        ranges
+            Of variables that stand in sums: ``y.define(2 * d + 1, x[d], ranges=[d.range(0, D)])``.
+        """
         self._define(indices, "=", value, ranges)
 
     def scatter(
@@ -73,7 +87,17 @@ class Tensor(Expression):
         op: str = "+=",
         ranges: Sequence[Index] = (),
     ) -> None:
-        """``t[indices] += value``, or with `op` ``max=`` or ``min=``; `ranges` as ``e.range(0, E)``."""
+        """``t[indices] += value``.
+
+        Parameters
+        ----------
+        indices, value
+            The left side, with indices from data, and the right one.
+        op
+            Or ``max=`` or ``min=``.
+        ranges
+            As for `define`.
+        """
         if op not in ("+=", "max=", "min="):
             refuse(f"there is no scatter '{op}'", "scatters are '+=', 'max=' and 'min='")
         self._define(indices, op, value, ranges)
@@ -90,7 +114,18 @@ class Tensor(Expression):
 
 
 class OpBuilder:
-    """An operator of a `ProgramBuilder`, in the order in which its parts are made."""
+    """An operator of a `ProgramBuilder`, in the order in which its parts are made: what `ProgramBuilder.op`
+    gives.
+
+    Examples
+    --------
+    >>> b = pf.ProgramBuilder()
+    >>> f = b.op("norm")
+    >>> f.call("softmax", f.param("x", "f32", ("T", "H")), into=f.result("y", "f32", ("T", "H")))
+    <tensor y>
+    >>> b.program().norm
+    <polyfuse operator norm(x: f32[T, H]) -> (y: f32[T, H])>
+    """
 
     def __init__(self, name: str, results_of: Results) -> None:
         self.name = checked_name(name, "an operator")
@@ -135,24 +170,49 @@ class OpBuilder:
         default: float | bool | None = None,
         optional: bool = False,
     ) -> Tensor:
-        """A parameter: a tensor, which may be optional, or without extents a scalar, which may have a
-        default."""
+        """A parameter: a tensor, or without extents a scalar.
+
+        Parameters
+        ----------
+        name
+            What the program calls it.
+        dtype
+            Its name, or that of a generic.
+        extents
+            One or several: names of sizes, rank variables (``"B..."``), numbers, expressions of sizes.
+        default
+            Of a scalar.
+        optional
+            May calls leave the tensor out?
+        """
         value = None if default is None else node_of(literal(default))
         self._params.append(self._param(name, dtype, extents, False, value, optional))
         return self._tensor(name)
 
     def inout(self, name: str, dtype: object, extents: Extents = ()) -> Tensor:
-        """A parameter that is read and written; read, it has its value at entry."""
+        """A parameter that is read and written; read, it has its value at entry.
+
+        Parameters
+        ----------
+        name, dtype, extents
+            As for `param`.
+        """
         self._params.append(self._param(name, dtype, extents, True, None))
         return self._tensor(name)
 
     def result(self, name: str, dtype: object, extents: Extents = ()) -> Tensor:
-        """A result; it is defined by assignments or by a call."""
+        """A result; it is defined by assignments or by a call.
+
+        Parameters
+        ----------
+        name, dtype, extents
+            As for `param`.
+        """
         self._results.append(self._param(name, dtype, extents, False, None))
         return self._tensor(name)
 
     def where(self, *conditions: Operand) -> None:
-        """Constraints on sizes."""
+        """Add conditions on sizes."""
         self._where += [node_of(c) for c in conditions]
 
     @property
@@ -163,7 +223,7 @@ class OpBuilder:
     # --- statements ------------------------------------------------------------------------------------
 
     def index(self, name: str) -> Index:
-        """An index variable; ``"b..."`` stands for as many as a rank variable."""
+        """An index variable of a `name`; ``"b..."`` stands for as many as a rank variable."""
         return Index(name)
 
     def indices(self, names: str) -> tuple[Index, ...]:
@@ -175,7 +235,15 @@ class OpBuilder:
         return self._tensor(self._names.fresh(checked_name(name, "a tensor")))
 
     def let(self, name: str, dtype: object, extents: Extents = (), value: Operand | None = None) -> Tensor:
-        """A local tensor of declared dtype and extents, and with `value` the value scatters start from."""
+        """A local tensor of declared dtype and extents.
+
+        Parameters
+        ----------
+        name, dtype, extents
+            As for `param`.
+        value
+            What scatters start from.
+        """
         own = self._names.fresh(checked_name(name, "a tensor"))
         start = None if value is None else node_of(value)
         place = here()
@@ -198,11 +266,25 @@ class OpBuilder:
     ) -> Any:
         """A call of an operator: of this program, of what it includes, or of the standard library.
 
-        None stands for an optional tensor that is absent.
+        Parameters
+        ----------
+        callee
+            Its name.
+        *args, **keywords
+            What it takes; None stands for an optional tensor that is absent.
+        into
+            Names of results: local names, or tensors that were declared. Without it the results are local
+            tensors called as in the operator.
 
-        Gives its result (a Tensor), a tuple of several, or None for an operator that only changes its inout
-        parameters. `into` names them: local names, or tensors that were declared. Without it the results
-        are local tensors called as in the operator.
+        Returns
+        -------
+        Tensor
+            A tuple of several, or None for an operator that only changes its inout parameters.
+
+        Raises
+        ------
+        DslError
+            PF202 for an operator that there is not, PF230 for another number of results.
         """
         place = here()
         names = self._results_of(checked_name(callee, "an operator"))

@@ -106,6 +106,13 @@ class Expression:
     """What Python's operators work on: a node, and how many operators lie above one another in it.
 
     Its subclasses are siblings: for operands of a class and a subclass Python would swap comparisons.
+
+    Examples
+    --------
+    >>> from polyfuse.builder import fn
+    >>> x, i = (f := pf.ProgramBuilder().op("f")).param("x", "f32", "N"), f.index("i")
+    >>> fn.exp(-x[i]) + 1, (x[i] > 0) & (x[i] < 1)
+    (<value exp(-x[i]) + 1>, <value x[i] > 0 and x[i] < 1>)
     """
 
     __slots__ = ("_height", "_node")
@@ -228,13 +235,29 @@ class Expression:
 
 
 class Value(Expression):
-    """An expression of others: ``x[i] + 1``, ``fn.exp(s)``; also a size."""
+    """An expression of others: ``x[i] + 1``, ``fn.exp(s)``; also a size.
+
+    Examples
+    --------
+    >>> n = pf.ProgramBuilder().op("f").size("N")
+    >>> 2 * n + 1
+    <value 2 * N + 1>
+    """
 
     __slots__ = ()
 
 
 class Index(Expression):
-    """An index variable, or with dots (`b...`) a run of them; `range` gives it a written range."""
+    """An index variable, or with dots (`b...`) a run of them; `range` gives it a written range.
+
+    Examples
+    --------
+    >>> from polyfuse.builder import fn
+    >>> f = pf.ProgramBuilder().op("f")
+    >>> x, k = f.param("x", "f32", "N"), f.index("k")
+    >>> fn.sum[k.range(1, 4)](x[k])
+    <value sum[k in 1..4](x[k])>
+    """
 
     __slots__ = ("_bounds",)
 
@@ -278,7 +301,24 @@ def as_value(x: Operand) -> Expression:
 
 
 def literal(x: object) -> Value:
-    """A number or a truth value of Python (or NumPy) as a literal."""
+    """A number or a truth value of Python (or NumPy) as a literal.
+
+    Parameters
+    ----------
+    x
+        It must be finite; integers have up to 64 bits.
+
+    Raises
+    ------
+    DslError
+        PF105 for an integer that is too large, PF113 for what is no number.
+
+    Examples
+    --------
+    >>> from polyfuse.builder import literal
+    >>> literal(2) / 3
+    <value 2 / 3>
+    """
     if isinstance(x, bool):
         return Value(ast.BoolLit(x, here()))
     if isinstance(x, Integral):
@@ -348,12 +388,38 @@ def _compare(op: str, left: Operand, right: Operand) -> Value:
 
 
 def when(cond: Operand, then: Operand, other: Operand) -> Value:
-    """``then if cond else other``."""
+    """``then if cond else other``.
+
+    Parameters
+    ----------
+    cond, then, other
+        Expressions or numbers.
+
+    Examples
+    --------
+    >>> from polyfuse.builder import when
+    >>> n = pf.ProgramBuilder().op("f").size("N")
+    >>> when(n > 4, n, 4)
+    <value N if N > 4 else 4>
+    """
     return _made(lambda c, a, b: ast.Conditional(c, a, b, here()), cond, then, other)
 
 
 def total(terms: Iterable[Operand]) -> Expression:
-    """The sum of any number of terms, added in pairs: as high as the logarithm of their number."""
+    """The sum of any number of terms, added in pairs: as high as the logarithm of their number.
+
+    Parameters
+    ----------
+    terms
+        At least one.
+
+    Examples
+    --------
+    >>> from polyfuse.builder import total
+    >>> n = pf.ProgramBuilder().op("f").size("N")
+    >>> total([n, 1, 2, 3])
+    <value N + 1 + (2 + 3)>
+    """
     level = [as_value(t) for t in terms]
     if not level:
         refuse("a total of no terms")

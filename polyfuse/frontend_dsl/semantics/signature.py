@@ -22,7 +22,7 @@ from polyfuse.source import Span
 
 @dataclass(frozen=True, slots=True)
 class ParamSig:
-    """A parameter or result. `dtype` is a dtype name or a generic; `extents` are as written.
+    """A parameter or result. `dtype` is a dtype name or a generic; `extents` are text.
 
     `axes` is the least number of axes; `rank_variables` are those of its splats.
     """
@@ -134,7 +134,7 @@ def signature(op: ast.OpDef) -> Signature:
 
     def param(p: ast.Param) -> ParamSig:
         splats = tuple(e.id for e in p.type.extents if isinstance(e, ast.Splat))
-        extents = tuple(e.span.text for e in p.type.extents)
+        extents = tuple(expr_text(e, Style.INDEX) for e in p.type.extents)  # a builder's have no text
         default = literal_value(p.default)
         if default is not None and not isinstance(default, bool) and p.type.dtype in _FLOATING:
             default = float(default)

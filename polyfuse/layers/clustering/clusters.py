@@ -70,17 +70,39 @@ LARGER = 8
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """How a graph is cut.
+    """How a graph of many statements is cut into clusters that are scheduled one by one.
 
-    most     statements of a cluster at most (those that must stay together count, but are never cut)
-    whole    graphs with at most so many statements are not cut, but for what a library computes
-    library  what is left to a library: matrix products that it computes faster ("auto"), all, or none
-    partition  "connect": along large tensors; "search": into the patterns of the best plan that is found
-    feedback  which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also
-              those that the cost model finds slower than their parts; "measure": those that are, on a CPU,
-              which takes a few seconds more
-    groups   the clusters by hand, as names of statements (those that `polyfuse emit --stage clean` shows);
-              None leaves them to the fields above
+    Parameters
+    ----------
+    most
+        Statements of a cluster at most (those that must stay together count, but are never cut).
+    whole
+        Graphs with at most so many statements are not cut, but for what a library computes.
+    library
+        What is left to a library: matrix products that it computes faster ("auto"), all, or none.
+    partition
+        "connect": along large tensors; "search": into the patterns of the best plan that is found.
+    feedback
+        Which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also those
+        that the cost model finds slower than their parts; "measure": those that are, on a CPU, which takes a
+        few seconds more.
+
+    groups
+        The clusters by hand, as names of statements (those that `polyfuse emit --stage clean` shows); None
+        leaves them to the fields above.
+
+    Raises
+    ------
+    ArgumentError
+        PF419 for a word that a field does not know.
+
+    Notes
+    -----
+    Apollo (MLSys 2022), section 3.
+
+    Examples
+    --------
+    >>> f = pf.compile("stdlib:layer_norm", clustering=pf.Clustering(most=20), target="cpu")
     """
 
     most: int = 40
@@ -112,8 +134,20 @@ class Clustering:
     ) -> list[tuple[str, ...]]:
         """The clusters of a graph, each with its statements in order of the graph.
 
-        machine: what kernels are for (a number is that of a CPU's threads), `core` that of a CPU; `remote`:
-        independent ones will be packed, as a search asks. `strided` tensors need not be dense.
+        Parameters
+        ----------
+        graph
+            The statements.
+        decisions
+            The list that what is decided goes to.
+        machine
+            What kernels are for; a number is a CPU with so many threads.
+        remote
+            Will independent clusters be packed, as a search asks?
+        core
+            That of a CPU.
+        strided
+            Tensors that need not be dense.
         """
         names = tuple(s.name for s in graph.statements)
         target = as_target(machine)

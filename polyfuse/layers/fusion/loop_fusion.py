@@ -37,18 +37,37 @@ Partition = Literal["whole", "rules"]
 
 @dataclass(frozen=True, slots=True)
 class LoopFusion:
-    """Layer I as a pass (Apollo, MLSys 2022, section 4.1; kernels of one phase each).
+    """Layer I as a pass: statements share loops, in kernels of one phase each.
 
-    scheduler      "axes": the axis planner; "isl": isl's scheduler; "auto": the planner, and isl's where
-                   the planner gives up (a recurrence along no single axis).
-    partition      what shares loops: "whole", all that can; "rules", Apollo's micro-graphs, which end at a
-                   reduction (`layers.fusion.micro_graphs`).
-    rematerialise  recompute cheap elementwise producers in later phases where that moves fewer bytes.
-    collapse       merge adjacent dims that are always used together (needs known sizes and dense inputs).
-    cache_reads    inputs to read once into a temporary that their readers share.
-    strided        inputs whose memory is not dense; they take part in no collapse.
-    late           where isl does not answer within its limit: leave the graph unfused, or raise
-                   ScheduleTimeout, so that it can be cut (`polyfuse.driver.feedback`).
+    Parameters
+    ----------
+    scheduler
+        "axes": the axis planner; "isl": isl's scheduler; "auto": the planner, and isl's where the planner
+        gives up (a recurrence along no single axis).
+    partition
+        What shares loops: "whole", all that can; "rules", Apollo's micro-graphs, which end at a reduction
+        (`layers.fusion.micro_graphs`).
+    rematerialise
+        Recompute cheap elementwise producers in later phases where that moves fewer bytes.
+    collapse
+        Merge adjacent dims that are always used together (needs known sizes and dense inputs).
+    cache_reads
+        Inputs to read once into a temporary that their readers share.
+    strided
+        Inputs whose memory is not dense; they take part in no collapse.
+    late
+        Where isl does not answer within its limit: leave the graph unfused, or raise ScheduleTimeout, so that
+        it can be cut (`polyfuse.driver.feedback`).
+
+    Notes
+    -----
+    Apollo (MLSys 2022), section 4.1.
+
+    Examples
+    --------
+    >>> stage = pf.stdlib.softmax.specialize(B_0=64, H=128).schedule()
+    >>> stage.apply(pf.LoopFusion(rematerialise=False)).shape
+    'B1([B1(m); B1(e+s); B1(y)])'
     """
 
     scheduler: Scheduler = "auto"
@@ -60,11 +79,12 @@ class LoopFusion:
     late: Literal["unfused", "raise"] = "unfused"
 
     def run(self, before: ScheduledGraph) -> ScheduledGraph:
-        """A fused schedule in place of another. Raises ScheduleError if none can be proved legal."""
+        """A fused schedule in place of `before`. Raises ScheduleError if none can be proved legal."""
         return self.schedule(before.graph, before.decisions)
 
     def schedule(self, graph: TensorGraph, earlier: tuple[Decision, ...] = ()) -> ScheduledGraph:
-        """A fused schedule of a graph. Raises ScheduleError if none can be proved legal."""
+        """A fused schedule of a `graph`, after `earlier` decisions. Raises ScheduleError if none can be
+        proved legal."""
         graph = decompose_argmax(graph)
         decisions: list[Decision] = list(earlier)
         for tensor in self.cache_reads:

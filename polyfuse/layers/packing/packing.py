@@ -41,17 +41,40 @@ SMALL_BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Layer III as a pass.
+    """Layer III as a pass: independent kernels side by side in one launch.
 
-    always  pack whatever may be packed (True) instead of what pays (None).
-    most    parts of one pack at most.
+    Parameters
+    ----------
+    always
+        Pack whatever may be packed (True) instead of what pays (None).
+    most
+        Parts of one pack at most.
+
+    Notes
+    -----
+    Apollo (MLSys 2022), section 4.3 and algorithm 3.
+
+    Examples
+    --------
+    >>> text = "op f(x: f32[N], y: f32[M]) -> (u: f32[N], v: f32[M]) { u[i] = -x[i]; v[j] = -y[j] }"
+    >>> kernels = pf.parse(text).op().specialize(N=64, M=128).schedule().lower(target="cuda")
+    >>> kernels, kernels.apply(pf.Packing())
+    (<polyfuse Kernels f: 2 launched>, <polyfuse Kernels f: 1 launched>)
     """
 
     always: bool | None = None
     most: int = 2048
 
     def pack(self, kernels: KernelGraph, machine: Machine, decisions: list[Decision]) -> KernelGraph:
-        """The kernels in packs, in an order that dependences agree with."""
+        """The kernels in packs, in an order that dependences agree with.
+
+        Parameters
+        ----------
+        kernels, machine
+            What is launched, and where.
+        decisions
+            The list that what is decided goes to.
+        """
         opened = any(sizes(b.elements) for k in kernels.kernels for b in k.arguments)
         if len(kernels.kernels) < 2 or (opened and not packs_on(machine).at_any_sizes):
             return kernels

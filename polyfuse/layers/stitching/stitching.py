@@ -164,15 +164,29 @@ MOST_PIECES = 40
 
 @dataclass(frozen=True, slots=True)
 class Stitching:
-    """Layer II as a pass.
+    """Layer II as a pass: dependent kernels become phases of one.
 
-    rows    so many iterations of the rows are enough to run in parallel, and fewer are not (None: what the
-            cost model says; where kernels of their own are faster, they are not stitched).
-    barriers  kernels in one launch with barriers of the grid between: wherever it can be done (True),
-            nowhere (False), or where it pays (None).
-    online  a reduction and a sum that needs its total in one pass over memory
-            (`layers.graph.one_pass.online`): wherever it can be done (True), nowhere (False), or where it
-            pays (None).
+    Parameters
+    ----------
+    rows
+        So many iterations of the rows are enough to run in parallel, and fewer are not (None: what the cost
+        model says; where kernels of their own are faster, they are not stitched).
+    barriers
+        Kernels in one launch with barriers of the grid between: wherever it can be done (True), nowhere
+        (False), or where it pays (None).
+    online
+        A reduction and a sum that needs its total in one pass over memory: True, False or None as for
+        `barriers`.
+
+    Notes
+    -----
+    AStitch (ASPLOS 2022), sections 3 and 4; FusionStitching (2020), section 4.
+
+    Examples
+    --------
+    >>> f = pf.compile("stdlib:softmax", stitching=pf.Stitching(barriers=False), target="interpret")
+    >>> f(np.zeros((1, 4), "f4"))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
 
     rows: int | None = None
@@ -183,7 +197,17 @@ class Stitching:
         self, graph: TensorGraph, nests: list[Tree], target: Target | int, decisions: list[Decision]
     ) -> tuple[TensorGraph, list[Tree]]:
         """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences; the
-        graph less what is recomputed instead. A number is a CPU with so many threads."""
+        graph less what is recomputed instead.
+
+        Parameters
+        ----------
+        graph, nests
+            The statements, and their loop nests in order.
+        target
+            What kernels are for; a number is a CPU with so many threads.
+        decisions
+            The list that what is decided goes to.
+        """
         target = as_target(target)
         found = self._grouped(graph, nests, target)
         refused: dict[str, Decision] = {}
