@@ -20,7 +20,6 @@ from typing import Any
 
 from chapters import as_markdown
 from contents import toctrees, with_cards, with_contents
-from docstrings import as_rst
 from links import DOCS, MOVED, ROOT, on_site, place
 from made import Pages, api, commands, errors, passes, shown_files
 
@@ -37,12 +36,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", link_chapters, priority=2)
     app.connect("builder-inited", write_chapters, priority=900)  # after sphinx-gallery
     app.connect("builder-inited", write_pages, priority=901)
-    app.connect("autodoc-process-docstring", _docstring, priority=100)  # before numpydoc
     return {"version": "1", "parallel_read_safe": True}
-
-
-def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = as_rst(lines)
 
 
 # --- what is kept -------------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class Compiled:
 
     Positional and keyword arguments follow the operator's signature; scalars may be left out where they have
     defaults, and optional tensors are left out or None. Size parameters are given by keyword. `out=` takes an
-    array, or a tuple or dict of arrays, for the results. Arguments are arrays of any memory layout; of
-    another dtype or rank than the operator's they are refused, not converted.
+    array, or a tuple or dict of arrays, for the results. Arrays have any memory layout; another
+    dtype is refused, not converted, but narrower integers are widened for i64.
 
     Results are NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an
     operator with inout parameters only returns None. Small results of one call share a block of memory, which

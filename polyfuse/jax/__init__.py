@@ -1,7 +1,9 @@
 """Operators for JAX: `pf.jax.op`.
 
-softmax = pf.jax.op(pf.stdlib.softmax)
-y = jax.jit(lambda x: softmax(2 * x))(x)
+::
+
+    softmax = pf.jax.op(pf.stdlib.softmax)
+    y = jax.jit(lambda x: softmax(2 * x))(x)
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Operators in models of PyTorch, `pf.torch.op`, and what became of a model with `backend="polyfuse"`.
 
-layer_norm = pf.torch.op(pf.stdlib.layer_norm)
-y = layer_norm(x, model.gamma, model.beta)
+::
+
+    layer_norm = pf.torch.op(pf.stdlib.layer_norm)
+    y = layer_norm(x, model.gamma, model.beta)
 """
 
 from __future__ import annotations

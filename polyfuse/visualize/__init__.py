@@ -1,5 +1,7 @@
 """Pictures of operators, domains, dependences, schedules and kernels (`pf.visualize`).
 
+::
+
     pf.visualize.domain("{ S[i, j] : 0 <= j <= i < 5 }")
 
 Each gives a `Picture`, which a notebook shows.  The names below load what they need when they are first used.

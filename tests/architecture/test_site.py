@@ -1,4 +1,4 @@
-"""What the site is made of: links, tables of contents, chapters, docstrings. Sphinx is not needed here."""
+"""What the site is made of: links, tables of contents, chapters. Sphinx is not needed here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 from chapters import as_markdown
 from contents import toctrees, with_cards, with_contents
-from docstrings import as_rst
 from gallery import what_becomes_of
 from latex import formulas
 from links import on_site, outside_code, place
@@ -126,16 +125,6 @@ def test_a_chapter_becomes_markdown() -> None:
     assert text.index("## A heading") < text.index("```{eval-rst}\n.. _sphx_glr_download")
     with pytest.raises(ValueError, match="no page"):
         as_markdown("# Another page\n")
-
-
-def test_docstrings_become_restructured_text() -> None:
-    lines = as_rst("Text.\n\nname    meaning\n        and more\nother   one\n\n    code\n".splitlines())
-    assert lines == ["Text.", "", "``name``", "    meaning and more", "``other``", "    one", "", "::", "",
-                     "        code", ""]  # fmt: skip
-    told = ["Such as::", "", "    code", ""]
-    assert as_rst(told[:-1]) == told
-    numpydoc = ["Text.", "", "Parameters", "----------", "x : int", "    A number."]
-    assert as_rst(list(numpydoc)) == numpydoc
 
 
 def test_each_error_and_each_pass_has_a_page() -> None:

@@ -1,22 +1,13 @@
-"""Examples of pictures: of the docstrings, and of the page."""
+"""The examples of the page of pictures."""
 
 from __future__ import annotations
 
-import doctest
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pictures.md"
-MODULES = ("access_relations", "orders", "polyhedra", "rooflines", "stages", "svg")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_docstrings(name: str) -> None:
-    found = doctest.testmod(import_module(f"polyfuse.visualize.{name}"))
-    assert found.attempted and not found.failed
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
