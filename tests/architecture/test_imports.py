@@ -94,7 +94,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.array_families": LOW | {"ir", "runtime.cpu", "runtime.cuda"},
     "explore": EVERYTHING,
     "cli": LOW
-    | {"__init__", "api", "forms", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
+    | {
+        "__init__",
+        "api",
+        "forms",
+        "checking",
+        "driver.targets",
+        "fixes",
+        "library",
+        "lsp",
+        "runtime",
+        "support",
+    }
     | {"explore.server"}
     | {"frontend_dsl"},
     "checking": LOW | {"ir", "frontend_dsl", "poly", "library", "lints"},
