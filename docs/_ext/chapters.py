@@ -10,6 +10,9 @@ import re
 
 _BLOCK = re.compile(r"^\.\. GENERATED FROM PYTHON SOURCE LINES \d+-\d+\n", re.MULTILINE)
 _TITLE = re.compile(r"^\.\. _sphx_glr_(?!download).*:\n", re.MULTILINE)
+# docutils refuses longer lines; a picture may be one.
+_LINE = 10_000
+_BETWEEN = re.compile(r"(/>|</(?:g|text)>)(?=<)")
 _END = re.compile(r"^\.\. (?:rst-class:: sphx-glr-timing|_sphx_glr_download_.*:)\n", re.MULTILINE)
 
 
@@ -32,6 +35,15 @@ def as_markdown(made: str) -> str:
 
 
 def _directive(text: str) -> str:
+    text = "\n".join(map(_broken, text.split("\n")))
     longest = max((len(t) for t in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{{eval-rst}}\n{text.strip()}\n{fence}"
+
+
+def _broken(line: str) -> str:
+    """A line that is too long, as one for each shape of the picture."""
+    if len(line) <= _LINE:
+        return line
+    begin = "\n" + " " * (len(line) - len(line.lstrip()))
+    return _BETWEEN.sub(lambda m: m[1] + begin, line)

@@ -123,6 +123,9 @@ def test_a_chapter_becomes_markdown() -> None:
     assert "GENERATED" not in text and "DO NOT EDIT" not in text
     assert "````{eval-rst}\n.. code-block:: Python" in text  # longer than what is inside
     assert text.index("## A heading") < text.index("```{eval-rst}\n.. _sphx_glr_download")
+    picture = f"    <svg>{'<rect/>' * 3000}</svg>\n"
+    made = as_markdown(MADE.replace('    print("```")\n', picture, 1))
+    assert "    <rect/>\n    <rect/>\n" in made and max(map(len, made.splitlines())) < 10_000
     with pytest.raises(ValueError, match="no page"):
         as_markdown("# Another page\n")
 
