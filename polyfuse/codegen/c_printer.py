@@ -17,6 +17,7 @@ import numpy as np
 
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.line_map import Origins
 from polyfuse.ir.dtypes import F32, I32, I64, QUARTERS, U64, DType
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
@@ -73,7 +74,7 @@ class Printer:
     `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
     a conditional is computed in vain (checked builds must not report it).  `made` collects what of certain
     decisions the text has (`codegen.decisions`), `roles` what it has declared.  `within` prints a number that
-    is checked.
+    is checked.  `origins` marks lines with where they came from (`codegen.line_map`).
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
@@ -83,11 +84,17 @@ class Printer:
     made: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
     roles: dict[str, LocalRole] = field(default_factory=dict, kw_only=True)
     within: Callable[[Printer, Apply], str] | None = field(default=None, kw_only=True)
+    origins: Origins | None = field(default=None, kw_only=True)
 
     # --- statements -----------------------------------------------------------------------------------
 
     def block(self, nodes: Block, indent: str) -> list[str]:
-        return [line for node in nodes for line in self.node(node, indent)]
+        return [line for node in nodes for line in self.marked(node, indent)]
+
+    def marked(self, node: Node, indent: str) -> list[str]:
+        """The lines of a node, with marks if they are asked for."""
+        lines = self.node(node, indent)
+        return lines if self.origins is None else self.origins.marked(node, lines)
 
     def node(self, node: Node, indent: str) -> list[str]:
         if isinstance(node, Declare):

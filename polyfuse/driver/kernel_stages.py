@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
+from polyfuse.codegen.line_map import Marks
 from polyfuse.cost import machines
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.speed_of_light import estimate
@@ -47,6 +48,7 @@ from polyfuse.poly.model.domains import specialize
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
+from polyfuse.source import Span
 from polyfuse.visualize.launches import plan_picture
 from polyfuse.visualize.svg import Picture
 
@@ -273,9 +275,22 @@ class Kernels:
 
     def code(self) -> CpuCode | CudaCode:
         """C++ or CUDA C++, and the launch plan."""
-        knobs = knobs_for(self.target, self.options)
-        request = Request(self.ir, copied=self.copied, checked=self.options.checked, knobs=knobs)
+        return self._emitted(None)
+
+    def _emitted(self, marks: Marks | None) -> CpuCode | CudaCode:
+        knobs, checked = knobs_for(self.target, self.options), self.options.checked
+        request = Request(self.ir, copied=self.copied, checked=checked, knobs=knobs, marks=marks)
         return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
+
+    def line_map(self) -> tuple[tuple[Span, ...], ...]:
+        """The places of the program that each line of the code came from; none for lines of no statement.
+
+        A line of a loop has the places of all that it runs. Of kernels that differ in names only the code is
+        that of the first.
+        """
+        source, marks = self.code().source, Marks()
+        found = marks.lines(self._emitted(marks).source, source)
+        return found if found is not None else ((),) * len(source.split("\n"))
 
     def ptx(self, device: str | None = None) -> str:
         """PTX of the kernels; no GPU is needed, only a compiler.

@@ -15,7 +15,7 @@ from polyfuse.cost.machines import machine_of
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.rename import Names, canonical
+from polyfuse.ir.rename import Names, canonical, spans_between
 from polyfuse.ir.schedule_tree import ScheduledGraph
 from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -100,7 +100,7 @@ def _alike(model: TensorGraph, own: TensorGraph, piece: Piece) -> TensorGraph:
     """The part of a cluster that a piece of another one, of the same form, stands for."""
     tensors = {a.name: b.name for a, b in zip(model.tensors, own.tensors, strict=True)}
     statements = {a.name: b.name for a, b in zip(model.statements, own.statements, strict=True)}
-    return Names(tensors, statements).graph(piece.graph)
+    return Names(tensors, statements, spans=spans_between(model, own)).graph(piece.graph)
 
 
 def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:

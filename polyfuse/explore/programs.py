@@ -241,14 +241,14 @@ def _told(d: Diagnostic, place: Place, units: Units, program: ast.Program | None
     return {
         "code": d.code,
         "severity": d.severity.value,
-        "message": d.message if span is not None or d.span is None else f"{_short(d.span)}: {d.message}",
+        "message": d.message if span is not None or d.span is None else f"{short(d.span)}: {d.message}",
         "hint": d.hint or "",
         "placed": span is not None,
         "from": first,
         "to": last,
         "line": span.line if span else 0,
         "column": span.column if span else 0,
-        "related": [f"{_short(s)}: {remark}" for s, remark in d.related],
+        "related": [f"{short(s)}: {remark}" for s, remark in d.related],
         "fix": {"title": fix.title, "edits": edits} if fix and edits else None,
     }
 
@@ -260,7 +260,8 @@ def own_span(span: Span | None, place: Place) -> Span | None:
     return span
 
 
-def _short(span: Span) -> str:
+def short(span: Span) -> str:
+    """A place without its folder."""
     return f"{Path(span.source.name).name}:{span.line}:{span.column}"
 
 

@@ -17,7 +17,7 @@ from polyfuse.api import Compiled, compile
 from polyfuse.cost.figures import Estimate
 from polyfuse.decisions import format_bytes
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.explore.programs import Stages
+from polyfuse.explore.programs import Stages, Units, own_span, short
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.tensor_graph import Purpose
 from polyfuse.options import Options
@@ -27,6 +27,7 @@ from polyfuse.runtime.inputs import instances, make_inputs
 from polyfuse.runtime.machine.room import require_room, wanted_by
 from polyfuse.runtime.reference.agreement import MOST_UNDECIDED, agrees, unchecked
 from polyfuse.runtime.reference.evaluate import evaluate
+from polyfuse.source import Span
 from polyfuse.visualize import (
     Picture,
     accesses,
@@ -240,8 +241,44 @@ def _placement(kernels: object, producer: str, consumer: str) -> Callable[[], Pi
 def _code(stages: Stages) -> Iterator[Part]:
     code = stages.kernels.code()
     language = "C++" if stages.asked.target == "cpu" else "CUDA C++"
-    yield {"kind": "code", "language": language, "lines": code.source.splitlines()}
+    lines, found = code.source.split("\n"), stages.kernels.line_map()
+    statements = Statements(stages)
+    origins = [statements.of(places) for places in found]
+    first = next((k for k, from_there in enumerate(origins) if from_there), 0)
+    while first and lines[first - 1].strip():
+        first -= 1
+    yield {
+        "kind": "code", "language": language, "lines": lines, "origins": origins,
+        "statements": statements.found, "first": first,
+    }  # fmt: skip
     yield texts("Launch plan", str(code.plan))
+
+
+class Statements:
+    """The statements of the text that lines came from, numbered as they come up."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.stages = stages
+        self.units = Units(stages.asked.text)
+        self.own = [s.span for op in stages.program.programs[0].ops for s in op.body]
+        self.found: list[Part] = []
+        self._numbers: dict[object, int] = {}
+
+    def of(self, places: Sequence[Span]) -> list[int]:
+        """The statements of some places, each once."""
+        return list(dict.fromkeys(map(self._number, places)))
+
+    def _number(self, place: Span) -> int:
+        mine = own_span(place, self.stages.place)
+        whole = next((s for s in self.own if mine and s.start <= mine.start < s.end), mine)
+        key = whole or (place.source.name, place.line)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.found)
+            first, last = (self.units(whole.start), self.units(whole.end)) if whole else (0, 0)
+            words = whole.text.split("\n")[0] if whole else place.source.line(place.line).strip()
+            label = f"line {whole.line}: {words}" if whole else f"{short(place)}: {words}"
+            self.found.append({"from": first, "to": last, "label": label})
+        return self._numbers[key]
 
 
 # --- cost --------------------------------------------------------------------------------------------------

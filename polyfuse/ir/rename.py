@@ -6,8 +6,8 @@ are equal.  Names of loops stay, they mean nothing outside of a statement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
@@ -23,16 +23,19 @@ from polyfuse.ir.tensor_graph import (
     Tensor,
     TensorGraph,
     map_expr,
+    walk,
 )
+from polyfuse.source import Span
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """New names by old ones; a name that is not in it stays."""
+    """New names by old ones; a name that is not in it stays. `spans`: new places in the text by old ones."""
 
     tensors: Mapping[str, str]
     statements: Mapping[str, str]
     compared: bool = False  # the result is for comparing: 0.0 and -0.0 must differ
+    spans: Mapping[Span, Span] = field(default_factory=dict)
 
     def tensor(self, name: str) -> str:
         return self.tensors.get(name, name)
@@ -84,7 +87,8 @@ class Names:
     # --- parts --------------------------------------------------------------------------------------------
 
     def _tensor(self, t: Tensor) -> Tensor:
-        return replace(t, name=self.tensor(t.name), alias=t.alias and self.tensor(t.alias))
+        alias = t.alias and self.tensor(t.alias)
+        return replace(t, name=self.tensor(t.name), alias=alias, span=self.spans.get(t.span, t.span))
 
     def _statement(self, s: Statement) -> Statement:
         return replace(
@@ -93,6 +97,7 @@ class Names:
             target=self.tensor(s.target),
             write=tuple(map(self._index, s.write)),
             expr=self._expr(s.expr),
+            span=self.spans.get(s.span, s.span),
         )
 
     def _index(self, i: Index) -> Index:
@@ -102,6 +107,8 @@ class Names:
         return map_expr(e, self._read)
 
     def _read(self, e: Expr) -> Expr:
+        if e.span in self.spans:
+            e = replace(e, span=self.spans[e.span])
         if isinstance(e, Read):
             return replace(e, tensor=self.tensor(e.tensor))
         if self.compared and isinstance(e, Const) and isinstance(e.value, float):
@@ -113,6 +120,26 @@ class Names:
 
     def _buffer(self, b: Buffer) -> Buffer:
         return replace(b, tensor=self.tensor(b.tensor))
+
+
+def spans_between(old: TensorGraph, new: TensorGraph) -> dict[Span, Span]:
+    """New places in the text by those of a graph that differs in names only. Old ones that have several new
+    ones are left out."""
+    found: dict[Span, Span] = {}
+    unclear: set[Span] = set()
+    pairs = [(a.span, b.span) for a, b in zip(old.tensors, new.tensors, strict=True)]
+    for s, t in zip(old.statements, new.statements, strict=True):
+        pairs += [(s.span, t.span), *_expr_spans(s.expr, t.expr)]
+        for i, j in zip(s.write, t.write, strict=True):
+            pairs += _expr_spans(i, j) if isinstance(i, EXPR_TYPES) and isinstance(j, EXPR_TYPES) else ()
+    for a, b in pairs:
+        if found.setdefault(a, b) != b:
+            unclear.add(a)
+    return {a: b for a, b in found.items() if a not in unclear and a.source.text}
+
+
+def _expr_spans(a: Expr, b: Expr) -> Iterator[tuple[Span, Span]]:
+    return ((x.span, y.span) for x, y in zip(walk(a), walk(b), strict=True))
 
 
 def canonical(graph: TensorGraph) -> TensorGraph:

@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "codegen.common_passes",
         "codegen.cpu",
         "codegen.interface",
+        "codegen.line_map",
         "poly.ast_build",
         "poly.barriers",
     },

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +30,20 @@ FLAGS = (
     "--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe",
 )  # fmt: skip
 LIMIT_S = 60.0
+# The protocol reads from 3 and writes to 4.
+_PIPED = (
+    "import os, sys; [os.dup2(int(sys.argv[k]), k + 2) for k in (1, 2)]; os.execvp(sys.argv[3], sys.argv[3:])"
+)
+
+
+def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """The browser's ends of two pipes, by numbers that are neither 3 nor 4, and ours."""
+    read, to = os.pipe()
+    back, write = os.pipe()
+    ends = fcntl.fcntl(read, fcntl.F_DUPFD, 10), fcntl.fcntl(write, fcntl.F_DUPFD, 10)
+    os.close(read)
+    os.close(write)
+    return ends, (to, back)
 
 
 @dataclass
@@ -44,22 +60,15 @@ class Chromium:
     @contextlib.contextmanager
     def started(cls, width: int = 1280, height: int = 800) -> Iterator[Chromium]:
         """A browser with a profile of its own, which goes with it."""
-        read, to = os.pipe()
-        back, write = os.pipe()
-
-        def pipes() -> None:
-            # The protocol reads from 3 and writes to 4; neither copy may be lost to the other.
-            high = [os.dup(fd) for fd in (read, write)]
-            for target, fd in zip((3, 4), high, strict=True):
-                os.dup2(fd, target)
-
+        ends, (to, back) = _pipes()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            command = [str(COMMAND), *FLAGS, f"--window-size={width},{height}", f"--user-data-dir={folder}"]
+            size = f"--window-size={width},{height}"
+            browser = [str(COMMAND), *FLAGS, size, f"--user-data-dir={folder}", "about:blank"]
             process = subprocess.Popen(
-                [*command, "about:blank"], preexec_fn=pipes, pass_fds=(3, 4, read, write),
+                [sys.executable, "-c", _PIPED, *map(str, ends), *browser], pass_fds=ends,
                 stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-            for fd in (read, write):
+            for fd in ends:
                 os.close(fd)
             try:
                 yield cls(to, back)

@@ -51,6 +51,7 @@ from polyfuse.codegen.cpu.workarounds import (
 )
 from polyfuse.codegen.decisions import HINTS, Made, in_names_of
 from polyfuse.codegen.function import Function, Shares
+from polyfuse.codegen.line_map import Marks
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.transforms.outline import Series, iteration_count, round_text, series_of, time_parts
@@ -253,13 +254,15 @@ _Printed: TypeAlias = dict[object, tuple[tuple[_Version, ...], Made]]
 @dataclass(frozen=True, slots=True)
 class Request:
     """Kernels to print. `strided` names inputs whose strides come at run time, `copied` inout parameters
-    that have no in-place order; with `checked`, indices that are data are checked; `knobs` vary the code."""
+    that have no in-place order; with `checked`, indices that are data are checked; `knobs` vary the code;
+    `marks`: lines end in marks that say where they came from (`codegen.line_map`)."""
 
     kernels: KernelGraph
     strided: frozenset[str] = frozenset()
     copied: frozenset[str] = frozenset()
     checked: bool = False
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
+    marks: Marks | None = field(default=None, compare=False)
 
 
 def emit(
@@ -316,6 +319,7 @@ def _print(
         request.copied,
         request.knobs,
         {} if request.checked else printed,
+        request.marks,
     )
     functions: list[str] = []
     launches: list[Launch] = []
@@ -476,6 +480,7 @@ class _Emitter:
         copied: frozenset[str],
         knobs: CpuKnobs,
         printed: _Printed,
+        marks: Marks | None = None,
     ) -> None:
         self.graph = graph
         self.knobs = knobs
@@ -486,6 +491,7 @@ class _Emitter:
         self.copied = copied
         self.functions: set[str] = set()
         self.printed = printed
+        self.marks = marks
         self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
         self.made: set[tuple[str, str]] = set()
@@ -538,6 +544,7 @@ class _Emitter:
             chains=() if self.checked else chains_of(places.kernel, f.block, self.knobs.on),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
             within=places.within if self.checked else None,
+            origins=self.marks.of(places.kernel, f.block) if self.marks else None,
         )
         parameters = [*self.code(name, places, f).parameters]
         parameters += [f"const pf_i64 {x}" for x in (LOW, HIGH)] if f.shares and f.shares.cut else []

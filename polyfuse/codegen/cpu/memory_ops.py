@@ -284,7 +284,7 @@ class PrefetchPrinter(StreamPrinter):
     def block(self, nodes: Block, indent: str) -> list[str]:
         before, lines = self.near, []
         for node in nodes:
-            lines += self.node(node, indent)
+            lines += self.marked(node, indent)
             if isinstance(node, For):
                 self.near |= _read_whole(node, self.near_room)
         self.near = before

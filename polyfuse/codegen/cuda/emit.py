@@ -34,6 +34,7 @@ from polyfuse.codegen.cuda.multi_kernel import (
 )
 from polyfuse.codegen.cuda.spmd import DeviceTask
 from polyfuse.codegen.decisions import Made, noted
+from polyfuse.codegen.line_map import Marks
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.passes import PassContext
 from polyfuse.ir import kernel as shared_memory
@@ -186,7 +187,8 @@ def _print(
     def of(name: str, task: DeviceTask, alike: object = None, late: frozenset[str] = NONE) -> _Function:
         for buffer, nbytes in task.aligned.items():
             aligned[buffer] = max(aligned.get(buffer, 0), nbytes)
-        return _Function(name, task, places(task.kernel, late), used, kernels.graph.sizes, alike)
+        own = places(task.kernel, late)
+        return _Function(name, task, own, used, kernels.graph.sizes, alike, marks=request.marks)
 
     def part(t: PartTask, late: frozenset[str] = NONE) -> _Function:
         return of(f"{prefix}{t.kernel.name}_part", t.task, t.form, late)
@@ -247,6 +249,7 @@ class _Function:
     alike: object = None  # equal for kernels that differ in names only
     declared: list[Parameter] = field(default_factory=list)
     inner: bool = False  # a part of a pack, called with the number of its block
+    marks: Marks | None = None
 
     def text(self) -> str:
         index = "int" if fits_32(self.task) else "pf_i64"
@@ -260,6 +263,7 @@ class _Function:
             ranges=ranges,
             in_turn=self.task.resident > 0,
             within=self.places.within if self.places.checked else None,
+            origins=self.marks.of(self.task.kernel, self.task.body) if self.marks else None,
         )
         self.parameters()
         own = ["const pf_i64 pf_block"] if self.inner else []
@@ -297,7 +301,10 @@ class _Function:
     def heading(self) -> list[str]:
         """What the function computes, and why its storage is where it is."""
         kernel = self.task.kernel
-        lines = [f"// {s}" for s in kernel.graph.statements]
+        lines: list[str] = []
+        for s in kernel.graph.statements:
+            own = (s.span,) if s.span.source.text else ()
+            lines += self.marks.marked([f"// {s}"], own) if self.marks else [f"// {s}"]
         return lines + [f"// {b}" for b in kernel.buffers if b.reason]
 
     def parameters(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
-from polyfuse.ir.rename import Names, canonical
+from polyfuse.ir.rename import Names, canonical, spans_between
 from polyfuse.ir.schedule_tree import ScheduledGraph, sequence
 from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
 
@@ -43,7 +43,10 @@ class Piece:
         tensors = {a.name: b.name for a, b in zip(self.graph.tensors, graph.tensors, strict=True)}
         statements = {a.name: b.name for a, b in zip(self.graph.statements, graph.statements, strict=True)}
         made = self.made(set(tensors.values()) | set(statements.values()))
-        return self.renamed(Names({**made.tensors, **tensors}, {**made.statements, **statements}))
+        spans = spans_between(self.graph, graph)
+        return self.renamed(
+            Names({**made.tensors, **tensors}, {**made.statements, **statements}, spans=spans)
+        )
 
     def made(self, taken: set[str]) -> Names:
         """Other names for what was made inside and is called like something taken. `taken` grows."""
