@@ -143,7 +143,7 @@ class Page:
                 if self.do(f"Boolean({code})"):
                     return
             time.sleep(0.05)
-        shown = self.do("document.body?.innerText?.slice(0, 3000)")
+        shown = self.do("(document.querySelector('main') ?? document.body)?.innerText?.slice(0, 3000)")
         raise AssertionError(f"never: {code}\n{shown}\n{self.problems()}")
 
     def problems(self) -> list[str]:
@@ -181,6 +181,12 @@ class Page:
     def type(self, text: str) -> None:
         """Text where the focus is."""
         self.call("Input.insertText", text=text)
+
+    def press(self, text: str) -> None:
+        """Characters, one after the other."""
+        for c in text:
+            self.call("Input.dispatchKeyEvent", type="keyDown", text=c, key=c)
+            self.call("Input.dispatchKeyEvent", type="keyUp", key=c)
 
     def key(self, name: str, code: int, control: bool = False) -> None:
         """A key that has no character."""
