@@ -59,7 +59,7 @@ machines: $(VENV)/dev.stamp ## tests of decisions, as on machines of other kinds
 	    echo "as on $$kind"; $(PYTEST) --decisions --machine $$kind tests/unit tests/integration || status=1; \
 	done; exit $$status
 
-browser: $(VENV)/dev.stamp ## tests of pages in a browser (Debian's chromium; BROWSER=... names another)
+browser: $(VENV)/dev.stamp ## tests of pages in a browser, the explorer's too (Debian's chromium; BROWSER=... names another)
 	$(PYTEST) -m browser
 
 lint: $(VENV)/dev.stamp ## ruff: rules and format

@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.codegen.c_printer": (3, C_TEXT),  # parentheses
     "polyfuse.codegen.cpu.units": (5, C_TEXT),
     "polyfuse.codegen.cpu.workarounds": (1, C_TEXT),
+    "polyfuse.codegen.line_map": (2, C_TEXT),  # marks at the ends of lines
     "polyfuse.codegen.math.conversions": (1, C_TEXT),
     "polyfuse.codegen.math.headers": (1, C_TEXT),
     "polyfuse.codegen.math.prelude": (1, C_TEXT),
