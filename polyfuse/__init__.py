@@ -25,6 +25,8 @@ _WHERE = {
     "grad": "polyfuse.api",
     "Gradients": "polyfuse.gradient_pairs",
     "export": "polyfuse.forms",
+    "tune": "polyfuse.forms",
+    "Tuned": "polyfuse.tuning.search",
     "load": "polyfuse.driver.loaded",
     "Program": "polyfuse.api",
     "ProgramBuilder": "polyfuse.builder",
@@ -81,6 +83,7 @@ __all__ = [
     "Specialized",
     "Stitching",
     "ToolchainError",
+    "Tuned",
     "__version__",
     "compare",
     "compile",
@@ -92,6 +95,7 @@ __all__ = [
     "parse",
     "schedule",
     "stdlib",
+    "tune",
 ]
 
 if TYPE_CHECKING:
@@ -123,13 +127,14 @@ if TYPE_CHECKING:
     from polyfuse.driver.by_hand import Schedule
     from polyfuse.driver.compiled import Compiled
     from polyfuse.driver.loaded import load
-    from polyfuse.forms import export, op, schedule
+    from polyfuse.forms import export, op, schedule, tune
     from polyfuse.gradient_pairs import Gradients
     from polyfuse.layers.clustering.clusters import Clustering
     from polyfuse.layers.fusion.loop_fusion import LoopFusion
     from polyfuse.layers.packing.packing import Packing
     from polyfuse.layers.stitching.stitching import Stitching
     from polyfuse.options import Options, open
+    from polyfuse.tuning.search import Tuned
 
     stdlib: Program
 

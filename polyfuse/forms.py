@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from polyfuse.api import Operator, Program, checked, compile, operator_of
 from polyfuse.diagnostics import ArgumentError
@@ -19,8 +19,70 @@ from polyfuse.frontend_dsl.syntax.imports import load_text
 from polyfuse.ir.dtypes import DType
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.options import Blas
+from polyfuse.tuning.search import Tuned, Wanted, search_of
 
-__all__ = ["export", "op", "schedule"]
+__all__ = ["export", "op", "schedule", "tune"]
+
+
+def tune(
+    program: Compiled | Program | Operator | str | os.PathLike[str],
+    op: str | None = None,
+    *,
+    sizes: Mapping[str, int],
+    dtypes: Mapping[str, DType | str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    budget: float | None = 60.0,
+    search: Literal["anneal", "random"] = "anneal",
+    seed: int = 0,
+    steps: int | None = None,
+    measure: bool = True,
+    **settings: Any,
+) -> Tuned:
+    """A search for the fastest plan of one operator on this machine's CPU: how its statements are fused, and
+    which variant of the code is printed.
+
+    A cost model ranks plans first, some hundred of them; then the likeliest are compiled and timed, in turns
+    with what the compiler does on its own.  ``save`` writes the plan that is found into a file for
+    ``compile(..., plan=file)``.  An interrupt (Ctrl-C) ends the search; what was found is kept.
+
+    Parameters
+    ----------
+    program, op
+        What `compile` takes, or what it gave.
+    sizes
+        All sizes of the operator: a plan is of known sizes.
+    dtypes, ranks
+        Of generics, as of `Operator.graph`.
+    budget
+        Seconds for all. With None the search is bounded by `steps`, and takes the same ones each time.
+    search
+        "anneal": from plan to plan beside it; "random": plans that have nothing to do with each other.
+    seed
+        Of the search.
+    steps
+        Plans that the model is asked about at most.
+    measure
+        False leaves the choice to the model, and runs nothing.
+    settings
+        Arguments of `compile`, such as ``cost="learned"``, ``threads=1``, ``layers=("loop",)``.
+
+    Examples
+    --------
+    >>> found = pf.tune("stdlib:softmax", sizes={"B_0": 512, "H": 256}, budget=None, steps=20, measure=False)
+    >>> found.plan.is_model or found.best.predicted < found.default.predicted
+    True
+
+    Raises
+    ------
+    ArgumentError
+        PF414 for other targets than the CPU, PF490 for a value that an argument cannot have.
+    ScheduleError
+        PF513 where a size is not given.
+    """
+    wanted = Wanted(search, seed, budget, steps, measure)
+    if not isinstance(program, Compiled):
+        program = compile(program, op, **{"target": "cpu", **settings})
+    return search_of(program, sizes, dtypes, ranks, wanted)
 
 
 def schedule(

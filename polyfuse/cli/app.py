@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyfuse import __version__
-from polyfuse.cli import build, explain, explore, kernels, pages, run, stages, text, tools
+from polyfuse.cli import build, explain, explore, kernels, pages, run, stages, text, tools, tune
 from polyfuse.cli.errors import Guarded
 
 _HELP = """Compile, run and look into fused tensor operators.
@@ -59,6 +59,7 @@ def _add(panel: str, command: Callable[..., None]) -> None:
 
 _add(_WORK, run.run)
 _add(_WORK, kernels.compare)
+_add(_WORK, tune.tune)
 _add(_WORK, build.build)
 _add(_LOOK, stages.emit)
 _add(_LOOK, explain.explain)

@@ -145,6 +145,11 @@ def schedule(specialized: object, layers: tuple[str, ...], partition: str = "con
 
 def at_sizes(operator: Operator, choice: settings.Choice) -> Specialized:
     """The operator at known sizes; those that are not given are chosen, with a note."""
+    return operator.specialize(choice.dtypes, choice.ranks, **sizes_of(operator, choice))
+
+
+def sizes_of(operator: Operator, choice: settings.Choice) -> dict[str, int]:
+    """All sizes; those that are not given are chosen, with a note."""
     from polyfuse.runtime.inputs import default_sizes
 
     graph = operator.graph(choice.dtypes, choice.ranks)
@@ -153,7 +158,7 @@ def at_sizes(operator: Operator, choice: settings.Choice) -> Specialized:
     assumed = [f"{n}={v}" for n, v in sizes.items() if n not in choice.sizes]
     if assumed:
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
-    return operator.specialize(choice.dtypes, choice.ranks, **sizes)
+    return sizes
 
 
 def lowered(

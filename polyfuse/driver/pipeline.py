@@ -512,16 +512,26 @@ def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | C
     What cannot be done with barriers of the grid is tried without, then without layer II, then without any.
     """
     notes: list[Decision] = []
+    made, code = _offered(compilation, lambda attempt: _emitted(step, attempt), notes)
+    return replace(made, decisions=(*made.decisions, *notes)), code
+
+
+def lowered(step: Watch, compilation: Compilation) -> Lowered:
+    """The kernels of `emitted`, not printed: enough for a cost model."""
+    return _offered(compilation, lambda attempt: attempt.lowered(step), [])
+
+
+def _offered(
+    compilation: Compilation, make: Callable[[Compilation], Result], notes: list[Decision]
+) -> Result:
     *offers, last = _offers(compilation)
     for attempt in offers:
         try:
-            made, code = _emitted(step, attempt)
-            return replace(made, decisions=(*made.decisions, *notes)), code
+            return make(attempt)
         except ScheduleError as refused:
             kind = "stitch" if attempt.stitching else "fuse"
             notes.append(Decision(kind, compilation.graph.name, False, refused.diagnostics[0].message))
-    made, code = _emitted(step, last)
-    return replace(made, decisions=(*made.decisions, *notes)), code
+    return make(last)
 
 
 def _offers(compilation: Compilation) -> list[Compilation]:

@@ -39,7 +39,7 @@ from polyfuse.options import Options
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.tuning.candidates import compilation_of, proposals
-from polyfuse.tuning.table import Choices, Variant
+from polyfuse.tuning.table import OF_THREADS, Choices, Variant
 from polyfuse.tuning.trial import recipes
 
 MADE = ".made"
@@ -47,8 +47,6 @@ MADE = ".made"
 MOST_BYTES, MOST_S, MOST_CHARS = 256 << 20, 0.03, 60_000
 # Plans are drawn until so many one after the other were there before.
 _IDLE = 6
-# Changes that give a single thread no other code.
-_OF_THREADS = ("1 chunk a thread", "32 chunks a thread", "1 thread")
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ class _Ways:
         self._try(str(model), VARIANTS, self.base, needed=True)
         able: list[str] = []
         for variant in singles:
-            if variant.changes[0] in _OF_THREADS and self.maker.wanted.threads == 1:
+            if variant.changes[0] in OF_THREADS and self.maker.wanted.threads == 1:
                 continue
             if self._goes_on(wanted) and self._try_variant(variant):
                 able += variant.changes

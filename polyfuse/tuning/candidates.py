@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from types import TracebackType
 from typing import Self
 
 from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import tensor_bytes
 from polyfuse.cost.projection import Rates
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.lowering import Lowered
-from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed
+from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, lowered, printed
 from polyfuse.driver.targets import told
 from polyfuse.ir.index_expr import IConst, binary, variables
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, depends_on, statement_reads
@@ -31,7 +32,7 @@ from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.support.processes import jobs
 from polyfuse.tuning.judges import Judge, ProjectedJudge
-from polyfuse.tuning.table import CHANGES, Choices, Variant
+from polyfuse.tuning.table import CHANGES, LIMITS, PLAN_CHANGES, Choices, Variant
 
 # --- variants ---------------------------------------------------------------------------------------------
 
@@ -51,8 +52,11 @@ LONGEST_TOGETHER = 512
 SHARE_OF_L1 = 4
 
 
-def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator[Variant]:
-    """The model's choice, then all that differ from it in one change that can matter for the graph."""
+def proposals(
+    graph: TensorGraph, base: Choices, machine: CpuDevice, plans: bool = False
+) -> Iterator[Variant]:
+    """The model's choice, then all that differ from it in one change that can matter for the graph; `plans`:
+    also in how statements are fused."""
     yield Variant()
     outside = [t for t in graph.tensors if t.role is not Role.TEMP]
     total = sum(tensor_bytes(graph, t.name) for t in outside)
@@ -79,6 +83,9 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
         if ("accumulators" in name or "partial" in name or "reductions" in name) and not reduces:
             continue
         yield Variant((name,))
+    for name, change in PLAN_CHANGES.items() if plans and one_pass else ():
+        if change(base) != base and LIMITS.get(name, 0) < len(graph.statements):
+            yield Variant((name,))
 
 
 def _adds_rows(s: Statement) -> bool:
@@ -102,6 +109,8 @@ COMPILERS = 2
 LATE = "not compiled in time"
 # Fewer candidates are not worth a measurement.
 FEW = 4
+# Kernels that a maker keeps, to print them again.
+MOST_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -153,15 +162,16 @@ def proposed(
     deadline: float,
     last: float | None = None,
     begun: Callable[[Candidate], None] = lambda c: None,
+    plans: bool = False,
 ) -> Proposed:
     """All candidates that can be made until the deadline; where they are few, until the last moment. `begun`
-    is told of each as soon as it is there."""
+    is told of each as soon as it is there; `plans`: other plans of fusion are among them."""
     graph = fixed_graph(base.graph, base.sizes)
     choices = choices_of(base)
     seen: set[object] = set()
     found: list[Candidate] = []
     complete = True
-    for variant in proposals(graph, choices, make.machine):
+    for variant in proposals(graph, choices, make.machine, plans):
         until = deadline if last is None or len(found) >= FEW else last
         if found and time.monotonic() > until:
             complete = False
@@ -179,25 +189,48 @@ class Maker:
 
     def __init__(self, machine: CpuDevice, rates: Rates, judge: Judge | None = None) -> None:
         self.machine, self.judge = machine, judge or ProjectedJudge(machine, rates)
-        self._lowered: dict[str, Lowered] = {}
+        self._lowered: dict[str, Lowered] = {}  # the latest last
         self._watch = Watch(Options(dump=None, verify=False))
 
     def __call__(self, compilation: Compilation, variant: Variant) -> Candidate | None:
         """A variant lowered and printed; None where it cannot be, and is not the model's choice."""
-        same = replace(compilation, knobs=compilation.knobs.of_kernels).key
         try:
-            if same not in self._lowered:
-                self._lowered[same], code = emitted(self._watch, compilation)
-            else:
-                code = printed(self._watch, compilation, self._lowered[same])
+            made, code = self._made(compilation)
         except PolyfuseError:
             if variant.is_model:
                 raise
             return None
         assert isinstance(code, CpuCode)
-        made = self._lowered[same]
         keep_plan(compilation.key, code, told(made.decisions, code, made.kernels), compilation.graph.name)
         return Candidate(variant, compilation, code, self.judge.seconds(made, compilation.knobs))
+
+    def seconds(self, compilation: Compilation) -> float:
+        """What the model says of a compilation, which is not printed; infinite where it cannot be made."""
+        same = _same_kernels(compilation)
+        try:
+            if same not in self._lowered:
+                self._keep(same, lowered(self._watch, compilation))
+            return self.judge.seconds(self._lowered[same], compilation.knobs)
+        except PolyfuseError:
+            return inf
+
+    def _made(self, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+        same = _same_kernels(compilation)
+        if same in self._lowered:
+            return self._lowered[same], printed(self._watch, compilation, self._lowered[same])
+        made, code = emitted(self._watch, compilation)
+        self._keep(same, made)
+        return made, code
+
+    def _keep(self, same: str, made: Lowered) -> None:
+        self._lowered[same] = made
+        if len(self._lowered) > MOST_KEPT:
+            del self._lowered[next(iter(self._lowered))]
+
+
+def _same_kernels(compilation: Compilation) -> str:
+    """Equal for compilations that differ only in how kernels are printed."""
+    return replace(compilation, knobs=compilation.knobs.of_kernels).key
 
 
 class Compilers:
@@ -238,7 +271,8 @@ class Compilers:
         """Wait for the first one, and for all until the deadline; key -> what is wrong, for those that are
         not ready."""
         wait([self._turn[first.key]])
-        wait(self._turn.values(), timeout=max(0.0, deadline - time.monotonic()))
+        left = None if deadline == inf else max(0.0, deadline - time.monotonic())
+        wait(self._turn.values(), timeout=left)
         notes = {}
         for key, future in self._turn.items():
             if future.cancel() or not future.done():

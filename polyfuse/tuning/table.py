@@ -166,13 +166,18 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
+# Changes that give a single thread no other code.
+OF_THREADS = ("1 chunk a thread", "32 chunks a thread", "1 thread")
+
+LIMITS: Mapping[str, int] = {f"clusters of at most {n}": n for n in (2, 3, 4, 6, 10)}
+
 # Other plans of fusion: layers left out or let loose, other limits, another partition.
 PLAN_CHANGES: Mapping[str, Change] = {
     "no loop fusion": lambda c: replace(c, fusion=None),
     "packed wherever possible": _packing(always=True),
     "no packs": lambda c: replace(c, packing=None),
     "clusters by search": _clustering(whole=0, partition="search"),
-    **{f"clusters of at most {n}": _clustering(whole=0, most=n) for n in (2, 3, 4, 6, 10)},
+    **{name: _clustering(whole=0, most=n) for name, n in LIMITS.items()},
 }
 
 # What is tried on a GPU: fields of the plan (`gpu_plan.GpuPlan`), then what the layers do; what brings most
@@ -361,7 +366,8 @@ def _told(sizes: Mapping[str, int]) -> str:
 def _choice(t: Tuning) -> dict[str, Any]:
     """The variant, and for readers what it is for and what it brought."""
     measured = {str(r.variant): _us(r.measured) for r in t.timed if r.measured is not None}
-    predicted = {str(r.variant): _us(r.predicted) for r in t.rows if isfinite(r.predicted)}
+    told = [r for r in t.rows if isfinite(r.predicted) and (r in t.timed or r.variant == t.chosen)]
+    predicted = {str(r.variant): _us(r.predicted) for r in told}
     return {
         "operator": t.operator,
         "sizes": dict(t.sizes),

@@ -30,8 +30,8 @@ from typing import Protocol
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.driver.pipeline import Built, Compilation, clustering_of, fixed_graph, run
-from polyfuse.driver.targets import chip, knobs_for, projected_cpu
+from polyfuse.driver.pipeline import Built, Compilation, compilation, fixed_graph, run
+from polyfuse.driver.targets import chip, projected_cpu
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -146,17 +146,17 @@ def timed(row: Row, times: Mapping[str, Sequence[float]], key: str, note: str) -
     return Row(row.variant, row.predicted, min(mine), note, spread(mine))
 
 
-def is_faster(row: Row, first: Row) -> bool:
+def is_faster(row: Row, first: Row, gain: float = GAIN) -> bool:
     """Is a variant faster than the model's choice, by more than noise?"""
     if row.measured is None or first.measured is None:
         return False
     noise = max(row.spread, first.spread)
-    return row.measured < GAIN * first.measured and row.measured * (1 + noise) < first.measured
+    return row.measured < gain * first.measured and row.measured * (1 + noise) < first.measured
 
 
-def fastest(rows: Sequence[Row]) -> Row:
+def fastest(rows: Sequence[Row], gain: float = GAIN) -> Row:
     """The model's choice, which is the first, or the fastest of those that are faster by more than noise."""
-    able = [r for r in rows[1:] if is_faster(r, rows[0])]
+    able = [r for r in rows[1:] if is_faster(r, rows[0], gain)]
     return min(able, key=lambda r: r.measured or 0.0, default=rows[0])
 
 
@@ -213,11 +213,17 @@ def build_tuned(
 ) -> Built:
     """As `pipeline.build`, with the variant that a file has (`Options.tuned`), or else the one that was
     measured to be the fastest."""
-    cut = clustering or Clustering()
-    base = Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut)
-    if target in ON_GPU:
-        found, knobs = clustering_of(clustering, options), knobs_for(target, options)
-        base = replace(base, clustering=found, knobs=knobs)
+    base = compilation(
+        graph,
+        sizes,
+        target=target,
+        fusion=fusion,
+        stitching=stitching,
+        packing=packing,
+        clustering=clustering,
+        options=options,
+        layouts=layouts,
+    )
     if options.plan_file is not None:
         return _pinned(base, options.plan_file)
     pinned = choice_in(options.tuned, problem(base)) if options.tuned is not None else None
@@ -263,7 +269,7 @@ def about(tuning: Tuning, made: Compilation) -> Tuning:
 
 
 def ranked(base: Compilation) -> Tuning:
-    """The variant that the learned model names; nothing is measured."""
+    """The variant that the learned model names, among plans of fusion too; nothing is measured."""
     machine, rates = projected_cpu(base.options.threads)
     model = learned_for(base.options, base.target, base.knobs.on, machine.threads)
     if model is None:
@@ -273,7 +279,7 @@ def ranked(base: Compilation) -> Tuning:
     if kept is not None:
         return kept
     make = Maker(machine, rates, LearnedJudge(model, machine.threads))
-    found = [*proposed(base, make, math.inf).candidates]
+    found = [*proposed(base, make, math.inf, plans=True).candidates]
     likely = [c for c in found[1:] if c.predicted < SURE * found[0].predicted]
     if len(likely) > 1 and (both := likely[0].variant.joined(likely[1].variant)) is not None:
         found += filter(None, [make(compilation_of(base, both), both)])
@@ -370,7 +376,8 @@ def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     make = Maker(machine, rates, judge_for(base.options, base.knobs.on, machine, rates))
     with Compilers() as compilers:
         likely = _Likely(compilers)
-        some = proposed(base, make, budget.until(LOWERED), budget.until(LONGEST), likely.add)
+        until, fused = (budget.until(LOWERED), budget.until(LONGEST)), isinstance(make.judge, LearnedJudge)
+        some = proposed(base, make, *until, likely.add, plans=fused)
         found = [*some.candidates]
         if len(found) == 1 and some.complete:
             return Tuning(base.graph.name, (_row(found[0]),), Variant(), ALONE, judge=make.judge.name)

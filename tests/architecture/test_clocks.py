@@ -21,6 +21,7 @@ MAY_ASK = {
     "polyfuse.tuning.trial": "measures",
     "polyfuse.tuning.trials": "measures",
     "polyfuse.tuning.tuner": "measures",
+    "polyfuse.tuning.search": "measures, and ends where its time is up",
     "polyfuse.tuning.candidates": "measures",
     "polyfuse.tuning.gpu_trial": "measures",
     "polyfuse.tuning.gpu_candidates": "measures",
