@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from polyfuse.api import Operator, Program, checked, compile, operator_of
 from polyfuse.diagnostics import ArgumentError
@@ -18,7 +18,7 @@ from polyfuse.driver.stages import Scheduled, Specialized
 from polyfuse.frontend_dsl.syntax.imports import load_text
 from polyfuse.ir.dtypes import DType
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
-from polyfuse.options import Blas
+from polyfuse.options import Blas, Search
 from polyfuse.tuning.search import Tuned, Wanted, search_of
 
 __all__ = ["export", "op", "schedule", "tune"]
@@ -32,7 +32,7 @@ def tune(
     dtypes: Mapping[str, DType | str] | None = None,
     ranks: Mapping[str, int] | None = None,
     budget: float | None = 60.0,
-    search: Literal["anneal", "random"] = "anneal",
+    search: Search = "anneal",
     seed: int = 0,
     steps: int | None = None,
     measure: bool = True,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyfuse.cli import completion, files, screen, settings, stages
+from polyfuse.options import SEARCHES
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Tuned
 
 Out = Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Where the plan is written.")]
-WALKS = ("anneal", "random")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -33,7 +33,7 @@ def tune(
         typer.Option(
             metavar="HOW",
             help="anneal (from plan to plan beside it) or random (plans that have nothing in common).",
-            autocompletion=completion.words(*WALKS),
+            autocompletion=completion.words(*SEARCHES),
         ),
     ] = "anneal",
     cost: settings.Cost = "auto",
@@ -63,8 +63,8 @@ def tune(
     """
     from polyfuse.cli.compiler import tune as search_plan
 
-    if search not in WALKS:
-        raise typer.BadParameter(f"there is no search '{search}'; there are {', '.join(WALKS)}")
+    if search not in SEARCHES:
+        raise typer.BadParameter(f"there is no search '{search}'; there are {', '.join(SEARCHES)}")
     seconds, operator = seconds_of(budget), files.open_operator(file, op, without)
     choice = settings.choice(operator, size, dtype, rank)
     sizes = stages.sizes_of(operator, choice)
