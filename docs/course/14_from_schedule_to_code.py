@@ -42,8 +42,8 @@ pf.visualize.tree(rows)
 # %%
 # ## C++
 #
-# One pass of the code generator is switched off here: it would begin the next row before this one is done.
-# The function is what one worker does, for the rows from `begin` to `end`:
+# Two passes of the code generator are switched off here: they would fetch and begin the next row before this
+# one is done. The function is what one worker does, for the rows from `begin` to `end`:
 
 plain = pf.Options(disable=("software-pipelining", "prefetch:rows"))
 on_cpu = fused("normalise", T=64, H=1024).lower(plain, target="cpu").apply(pf.Stitching())
@@ -55,12 +55,11 @@ print(function)
 # Read it with the tree beside it:
 #
 # - The loop over `it` is the parallel loop over `t`. A pool of threads calls the function with other ranges.
-# - `r_s` is `s[t]`. Nobody outside of the iteration needs it, so it is a local variable, which becomes a
-#   register.
+# - `r_s` is `s[t]`. Nobody outside of the iteration needs it, so it becomes a register.
 # - `acc0_v` has partial sums, one for each lane of some vectors. That is the
 #   [reassociation](10_what_no_schedule_can_do.py) that a reduction allows. `pf_fold_sum_f32` adds them up.
-# - `PF_IVDEP` tells the C++ compiler that iterations are independent, so it may use vectors. A C++ compiler
-#   would have to prove that; here the schedule has.
+# - `PF_IVDEP` tells the C++ compiler that iterations are independent, as the schedule proves, so it may use
+#   vectors.
 # - The last loop is the second pass. Its row comes from the nearest cache.
 
 assert "r_s" in function and "PF_IVDEP" in function and "begin" in function
@@ -140,8 +139,7 @@ assert body.count("__syncthreads();") == 1
 
 # %%
 # Two things cross from thread to thread: `b_e`, the row, and `b_red0`, the sums of four warps. A barrier for
-# each would be right as well. One is enough for both, and its comment says for which. The other is left out
-# since nothing needs it.
+# each would be right as well, but one is enough for both, and its comment says so. The other was left out.
 #
 # What is a barrier? Threads run at their own pace. Say that thread 0 runs to its end first, then thread 1,
 # and so on. That is a [schedule](06_legal_or_not.py). Here are four threads; `E` writes the row and `Y` reads

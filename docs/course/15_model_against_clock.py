@@ -95,8 +95,7 @@ dots(projected, "projected (up), measured (right), us")
 # figures of the whole kernel, give one number: by which factor the projected time is wrong.
 #
 # It was trained on other programs than those in the picture. That is the test that counts. Variants of one
-# program resemble each other, and so do two sizes of it. A model that has seen one of them only has to
-# remember:
+# program resemble each other, and so do two sizes of it: a model that has seen one only has to remember.
 
 learned = model.shipped()
 predicted = evaluate.predicted(learned, samples, some)
@@ -173,8 +172,8 @@ def bars(values: dict[str, float], title: str) -> pf.visualize.Picture:
 bars(brings, "error of log time, more by")
 
 # %%
-# Read this with care. Groups say the same in other words: bytes are in the projected time as well. So a group
-# that brings little may be one whose content another group has too.
+# Read this with care: bytes are in the projected time as well. A group that brings little may be one whose
+# content another group has too.
 #
 # The second experiment trains again with a part left out or another one in its place:
 
