@@ -133,10 +133,8 @@ errors = {}
 for name, seconds in ways.items():
     found = evaluate.figures(samples, some, seconds)
     errors[name] = found.mape
-    print(
-        f"{name:15} error {found.mape:6.1%}   pairs in order {found.right / found.pairs:4.0%}"
-        f"   first choice loses {found.first:5.1%}, best of five {found.five:4.1%}"
-    )
+    print(f"{name:14} error {found.mape:6.1%}  pairs in order {found.right / found.pairs:4.0%}", end="  ")
+    print(f"first loses {found.first:5.1%}, of five {found.five:4.1%}")
 assert errors["measured again"] < errors["learned"] < errors["projected"]
 
 # %%
