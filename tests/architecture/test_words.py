@@ -73,3 +73,8 @@ def test_pages_that_a_program_made_are_left_out() -> None:
 
 def test_sentences_are_short() -> None:
     assert COUNTER.mean(COUNTER.pages()) <= COUNTER.MEAN
+
+
+def test_there_are_few_words() -> None:
+    """Who adds a page takes as many words away elsewhere."""
+    assert sum(p.words for p in COUNTER.pages()) <= COUNTER.WORDS
