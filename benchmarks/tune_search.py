@@ -218,9 +218,8 @@ def page(results: Results) -> str:
 
 def _means(ready: Mapping[str, Any]) -> str:
     times = [found["times"] for found in ready.values()]
-    loss = {
-        k: sum(t[k] / t["best"] - 1 for t in times) / len(times) for k in ("default", "by model", "search")
-    }
+    kinds = "default", "by model", "search"
+    loss = {k: round(sum(t[k] / t["best"] - 1 for t in times) / len(times), 4) + 0.0 for k in kinds}
     gain = exp(sum(log(t["default"] / t["search"]) for t in times) / len(times))
     worst = max(t["search"] / t["best"] - 1 for t in times)
     return (

@@ -30,6 +30,9 @@ class ScheduledFunction(Compiled):
     """Kernels of one schedule; calls must agree with its sizes and types."""
 
     def __init__(self, schedule: Schedule, origin: Origin, target: str, options: Options) -> None:
+        if options.plan_file is not None:
+            message = f"{options.plan_file} has plans of fusion, and the schedule is one"
+            raise ArgumentError(message, code="PF428", hint="leave plan= out")
         super().__init__(
             origin.programs,
             origin.signature,

@@ -135,6 +135,8 @@ def test_other_values_of_the_option_are_refused(tmp_path: Path) -> None:
     with pytest.raises(pf.ArgumentError, match="some open") as refused:
         pf.compile(NORM, plan=file, sizes={"T": pf.open})
     assert refused.value.code == "PF428"
+    with pytest.raises(pf.ArgumentError, match="the schedule is one"):
+        pf.schedule(NORM, **SIZES).compile(target="cpu", options=pf.Options(plan=file))
     with pytest.raises(pf.ArgumentError, match="exported"):
         pf.export(pf.compile(NORM, target="cpu", plan=file), tmp_path / "norm.so")
 
