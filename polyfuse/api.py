@@ -40,7 +40,7 @@ from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.library import standard_programs
+from polyfuse.library import LISTED, standard_programs
 from polyfuse.options import (
     LAYERS,
     PARTITIONS,
@@ -183,7 +183,8 @@ class Program:
                     return Operator(self, op)
         if chosen is None:
             raise ArgumentError("the program has no operator", code="PF411")
-        hint = did_you_mean(chosen, self.ops)
+        listed = LISTED if self._is_library else f"there are {', '.join(self.ops)}" if self.ops else None
+        hint = did_you_mean(chosen, self.ops) or listed
         raise ArgumentError(f"there is no operator '{chosen}'", code="PF411", hint=hint)
 
     def backward(self, name: str | None = None, wrt: Sequence[str] | None = None, **wishes: Any) -> Operator:

@@ -11,6 +11,9 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 
+LISTED = "`polyfuse stdlib` lists them"
+"""The hint for an operator whose name is like none."""
+
 
 def _folder() -> Traversable:
     return resources.files("polyfuse") / "stdlib"
@@ -41,7 +44,8 @@ def standard_operator(name: str) -> ast.OpDef:
     """An operator of the library. Raises ArgumentError PF411 if there is none of that name."""
     ops = {op.name: op for p in standard_programs() for op in p.ops}
     if name not in ops:
-        raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=did_you_mean(name, ops))
+        hint = did_you_mean(name, ops) or LISTED
+        raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=hint)
     return ops[name]
 
 

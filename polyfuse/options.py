@@ -28,6 +28,8 @@ Search = Literal["anneal", "random"]
 SEARCHES: tuple[str, ...] = get_args(Search)
 Specialise = Literal["model", "often", "never"]
 Scan = Literal["ordered", "parallel"]
+DENORMALS: tuple[str, ...] = get_args(Denormals)
+LIBRARY: tuple[str, ...] = get_args(Library)
 TUNE: tuple[str, ...] = get_args(Tune)
 COST: tuple[str, ...] = get_args(Cost)
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
@@ -304,9 +306,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, choices in (
-            ("denormals", get_args(Denormals)),
+            ("denormals", DENORMALS),
             ("tune", TUNE),
-            ("library", get_args(Library)),
+            ("library", LIBRARY),
             ("math", get_args(Math)),
             ("sizes", get_args(Sizes)),
             ("compile", get_args(Compile)),

@@ -85,8 +85,9 @@ def _check(target: str, device: str | None, blas: str) -> None:
     """Refuse what operators cannot be written for."""
     if target not in ("cpu", "cuda"):
         raise typer.BadParameter(f"operators are written for cpu or cuda, not for {target}")
+    if device is not None and target == "cpu":
+        raise typer.BadParameter("--device is for --target cuda")
     settings.target_of(target, device)
-    if blas not in BLAS:
-        raise typer.BadParameter(f"--blas {blas}: products are computed by {' or '.join(BLAS)}")
+    settings.one_of(blas, BLAS, f"--blas {blas}: nobody computes products so")
     if blas == "caller" and target == "cuda":
         raise typer.BadParameter("--blas caller is for --target cpu")

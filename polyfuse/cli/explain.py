@@ -15,9 +15,9 @@ from polyfuse.cli import files, pages, run, screen, settings, stages
 def explain(
     file: settings.FileOrCode,
     first: Annotated[
-        str | None, typer.Argument(metavar="[STMT", help="A statement, as `emit` names it.")
+        str | None, typer.Argument(metavar="STMT", help="A statement, as `emit` names it.")
     ] = None,
-    second: Annotated[str | None, typer.Argument(metavar="STMT]", help="Another one.")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="STMT", help="Another one.")] = None,
     op: settings.Op = None,
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from polyfuse.diagnostics import Diagnostic, DslError
+from polyfuse.diagnostics import Diagnostic, DslError, nearest
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Checked, Operator, Program, ast
@@ -138,7 +138,8 @@ def existing(file: str) -> Path:
         with path.open("rb"):
             return path
     except FileNotFoundError:
-        hint = f" (did you mean {LIBRARY}{file}?)" if _is_standard(file) else ""
+        meant = f"{LIBRARY}{file}" if _is_standard(file) else _beside(path)
+        hint = f" (did you mean {meant}?)" if meant else ""
         raise typer.BadParameter(f"there is no file '{file}'{hint}") from None
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else e
@@ -151,9 +152,24 @@ def _is_standard(name: str) -> bool:
     return name.isidentifier() and any(op.name == name for p in standard_programs() for op in p.ops)
 
 
+def _beside(path: Path) -> Path | None:
+    """The program in the same folder whose name is spelled most like that of a file that is not there."""
+    with suppress(OSError):
+        found = nearest(path.with_suffix(".pf").name, [p.name for p in path.parent.glob("*.pf")])
+        return path.with_name(found) if found else None
+    return None
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by one rename: whoever reads it sees the old or the new one. Its mode stays."""
+    """Replace a file by one rename: whoever reads it sees the old or the new one. Its mode stays.
+
+    Usage errors for a folder, and for one that there is not.
+    """
     path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise typer.BadParameter(f"'{path}' is a folder, not a file")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder '{path.parent}'; make it first")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as f:

@@ -29,6 +29,8 @@ def compare(
 ) -> None:
     """Run an operator with each subset of the layers: kernels, bytes, time, agreement.
 
+    A time is the fastest of --repeat runs; bytes count each buffer of a kernel once.
+
     Examples:
 
       polyfuse compare stdlib:softmax --size B_0=4096 --size H=1024

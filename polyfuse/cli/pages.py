@@ -47,10 +47,12 @@ def titles() -> dict[str, str]:
 
 def errors(
     begin: Annotated[
-        str, typer.Argument(metavar="[CODE]", help="How the codes begin: PF3 for ranges and indices.")
+        str, typer.Argument(metavar="CODE", help="How the codes begin: PF3 for ranges and indices.")
     ] = "PF",
 ) -> None:
-    """List the errors and warnings; `polyfuse explain PF402` says when one happens and how to mend it.
+    """List the errors and warnings.
+
+    `polyfuse explain PF402` says when one happens and how to mend it.
 
     Examples:
 
@@ -60,6 +62,6 @@ def errors(
     """
     found = {code: title for code, title in titles().items() if code.startswith(begin.upper())}
     if not found:
-        raise typer.BadParameter(f"no code begins with {begin}")
+        raise typer.BadParameter(f"no code begins with {begin}; they begin with PF1 to PF9")
     for code, title in found.items():
         screen.show(f"{code}  {title}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyfuse.cli import files, inputs, screen, settings, times
+from polyfuse.options import DENORMALS, LIBRARY
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Compiled, Operator, Options
@@ -66,7 +67,7 @@ def run(
     cut, operator = settings.partition_of(partition, applied), files.open_operator(file, op, without)
     options = Options(
         checked=checked,
-        denormals=denormals,  # type: ignore[arg-type]
+        denormals=settings.one_of(denormals, DENORMALS, f"there is no --denormals {denormals}"),  # type: ignore[arg-type]
         threads=threads,
         device=device,
         seed=seed,
@@ -74,7 +75,7 @@ def run(
         tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
         cost=settings.cost_of(cost, chosen),  # type: ignore[arg-type]
         plan=settings.path_of(plan),
-        library=library,  # type: ignore[arg-type]
+        library=settings.one_of(library, LIBRARY, f"there is no --library {library}"),  # type: ignore[arg-type]
     )
     _use_threads(threads, chosen)
     asked = inputs.wanted(operator, input, range)

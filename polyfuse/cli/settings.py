@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyfuse.cli import completion
+from polyfuse.diagnostics import nearest
 from polyfuse.options import COST, LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE
 
 if TYPE_CHECKING:
@@ -224,22 +225,26 @@ def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
     return found
 
 
+def one_of(text: str, words: Sequence[str], what: str) -> str:
+    """A word of several, of which `what` says that it is none. Usage errors exit with 2."""
+    if text not in words:
+        near = nearest(text.lower(), words)
+        meant = f"did you mean {near}? There are" if near else "there are"
+        raise typer.BadParameter(f"{what}; {meant} {', '.join(words)}")
+    return text
+
+
 def layers_of(text: str) -> tuple[str, ...]:
     """`loop,stitch,pack`, some of them, or `none` as the layers of a compilation."""
     names = tuple(x.strip() for x in text.split(",") if x.strip())
     if names == ("none",) or not names:
         return ()
-    known = f"there are {', '.join(LAYERS)} and none"
-    for name in names:
-        if name not in LAYERS:
-            raise typer.BadParameter(f"there is no layer '{name}'; {known}")
-    return names
+    return tuple(one_of(n, (*LAYERS, "none"), f"there is no layer '{n}'") for n in names)
 
 
 def partition_of(text: str, layers: tuple[str, ...]) -> str:
     """A partition by name, which must be one of the layers asked for."""
-    if text not in PARTITIONS:
-        raise typer.BadParameter(f"there is no partition '{text}'; there are {', '.join(PARTITIONS)}")
+    one_of(text, PARTITIONS, f"there is no partition '{text}'")
     if text == "rules" and "loop" not in layers:
         raise typer.BadParameter("--partition rules is how layer I fuses: --layers must name loop")
     return text
@@ -247,8 +252,7 @@ def partition_of(text: str, layers: tuple[str, ...]) -> str:
 
 def tune_of(text: str, target: str) -> str:
     """How variants are chosen; those of code for a CPU or a GPU can be measured."""
-    if text not in TUNE:
-        raise typer.BadParameter(f"there is no way '{text}' to tune; there are {', '.join(TUNE)}")
+    one_of(text, TUNE, f"there is no way '{text}' to tune")
     if text == "measure" and target not in ("auto", "cpu", "cuda"):
         raise typer.BadParameter("--tune measure is for --target cpu or cuda")
     return text
@@ -256,8 +260,7 @@ def tune_of(text: str, target: str) -> str:
 
 def cost_of(text: str, target: str) -> str:
     """Which model tells how long variants of the code take; one was trained on code for a CPU."""
-    if text not in COST:
-        raise typer.BadParameter(f"there is no model of cost '{text}'; there are {', '.join(COST)}")
+    one_of(text, COST, f"there is no model of cost '{text}'")
     if text == "learned" and target not in ("auto", "cpu"):
         raise typer.BadParameter("--cost learned is for --target cpu")
     return text
@@ -270,8 +273,7 @@ def path_of(text: str | None) -> Path | None:
 
 def target_of(text: str, device: str | None = None, resident: int | None = None) -> str:
     """A target, and whether the options that only some targets have are right for it."""
-    if text not in TARGETS:
-        raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(TARGETS)}")
+    one_of(text, TARGETS, f"there is no target '{text}'")
     if device is not None and text not in ON_GPU:
         raise typer.BadParameter(f"--device is for kernels of a GPU, --target {' or '.join(ON_GPU)}")
     if resident is not None and text != "emulate":

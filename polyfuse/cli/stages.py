@@ -92,8 +92,7 @@ def emit(
 
 def _target_of(stage: str, target: str | None, device: str | None) -> str:
     """The target of a stage; wrong usage if there is no such stage, or it is not of the target asked for."""
-    if stage not in STAGES:
-        raise typer.BadParameter(f"there is no stage '{stage}'; there are {', '.join(STAGES)}")
+    settings.one_of(stage, STAGES, f"there is no stage '{stage}'")
     own = _TARGET.get(stage)
     found = settings.target_of(target or own or "auto", device)
     if own is not None and found != "auto" and (found in ON_GPU) != (own in ON_GPU):

@@ -90,7 +90,9 @@ def fmt(
         bool, typer.Option("--diff", metavar="", help="Write nothing; show what would change.")
     ] = False,
 ) -> None:
-    """Lay out programs in the one canonical way; comments stay. A file is replaced whole or not at all.
+    """Lay out programs in the one canonical way; comments stay.
+
+    A file is replaced whole or not at all. One whose syntax is wrong stays as it is.
 
     Examples:
 
@@ -145,13 +147,15 @@ def stdlib(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="An operator: show its source.",
             autocompletion=completion.library_operators,
         ),
     ] = None,
 ) -> None:
     """List the operators of the standard library, or show the source of one.
+
+    Programs call them by name; for other commands stdlib:NAME is a FILE.
 
     Examples:
 
