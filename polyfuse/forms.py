@@ -38,12 +38,11 @@ def tune(
     measure: bool = True,
     **settings: Any,
 ) -> Tuned:
-    """A search for the fastest plan of one operator on this machine's CPU: how its statements are fused, and
-    which variant of the code is printed.
+    """A search for the fastest plan of one operator on this machine's CPU.
 
-    A cost model ranks plans first, some hundred of them; then the likeliest are compiled and timed, in turns
-    with what the compiler does on its own.  ``save`` writes the plan that is found into a file for
-    ``compile(..., plan=file)``.  An interrupt (Ctrl-C) ends the search; what was found is kept.
+    A plan says how statements are fused, and which variant of the code is printed. A cost model ranks plans
+    first, some hundred of them; then the likeliest are compiled and timed, in turns with what the compiler
+    does on its own. An interrupt (Ctrl-C) ends the search; what was found is kept.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def tune(
     sizes
         All sizes of the operator: a plan is of known sizes.
     dtypes, ranks
-        Of generics, as of `Operator.graph`.
+        As for `Operator.graph`.
     budget
         Seconds for all. With None the search is bounded by `steps`, and takes the same ones each time.
     search
@@ -63,14 +62,13 @@ def tune(
         Plans that the model is asked about at most.
     measure
         False leaves the choice to the model, and runs nothing.
-    settings
+    **settings
         Arguments of `compile`, such as ``cost="learned"``, ``threads=1``, ``layers=("loop",)``.
 
-    Examples
-    --------
-    >>> found = pf.tune("stdlib:softmax", sizes={"B_0": 512, "H": 256}, budget=None, steps=20, measure=False)
-    >>> found.plan.is_model or found.best.predicted < found.default.predicted
-    True
+    Returns
+    -------
+    Tuned
+        Its `save` writes the plan into a file for ``compile(..., plan=file)``.
 
     Raises
     ------
@@ -78,6 +76,12 @@ def tune(
         PF414 for other targets than the CPU, PF490 for a value that an argument cannot have.
     ScheduleError
         PF513 where a size is not given.
+
+    Examples
+    --------
+    >>> found = pf.tune("stdlib:softmax", sizes={"B_0": 512, "H": 256}, budget=None, steps=20, measure=False)
+    >>> found.plan.is_model or found.best.predicted < found.default.predicted
+    True
     """
     wanted = Wanted(search, seed, budget, steps, measure)
     if not isinstance(program, Compiled):

@@ -71,12 +71,22 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search has found for one operator at its sizes.
+    """What a search has found for one operator at its sizes: what `tune` gives. `print` shows the table.
 
-    tuning: the table of plans, and the one that is taken.  asked: plans that the model told the time of.
-    interrupted: was it ended early?
+    Attributes
+    ----------
+    tuning
+        The table of plans, and the one that is taken; times are seconds.
+    asked
+        Plans that the model told the time of.
+    interrupted
+        Was it ended early?
 
-    `print` shows the table, `save` writes the plan for ``pf.compile(..., plan=file)``.
+    Examples
+    --------
+    >>> found = pf.tune("stdlib:softmax", sizes={"B_0": 64, "H": 64}, budget=None, steps=5, measure=False)
+    >>> found.speedup, str(found.save("plan.json"))
+    (1.0, 'plan.json')
     """
 
     tuning: Tuning
@@ -106,9 +116,10 @@ class Tuned:
         return self.default.measured / self.best.measured
 
     def save(self, path: str | Path) -> Path:
-        """Write the plan into a file, beside those that it has of other operators and sizes.
+        """Write the plan into a file at `path`, beside those that it has of other operators and sizes.
 
-        Raises ArgumentError PF490 for a file that is something else."""
+        Raises ArgumentError PF490 for a file that is something else.
+        """
         keep_choices(Path(path), [self.tuning])
         return Path(path)
 

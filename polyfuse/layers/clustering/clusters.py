@@ -88,7 +88,7 @@ class Clustering:
         few seconds more.
 
     groups
-        The clusters by hand, as names of statements (those that `polyfuse emit --stage clean` shows); None
+        The clusters by hand, as names of statements (those that `polyfuse emit --stage micro` shows); None
         leaves them to the fields above.
 
     Raises
