@@ -21,7 +21,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.options import Blas, Search
 from polyfuse.tuning.search import Tuned, Wanted, search_of
 
-__all__ = ["export", "op", "schedule", "tune"]
+__all__ = ["Tuned", "export", "op", "schedule", "tune"]
 
 
 def tune(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from polyfuse.driver.targets import chip
     from polyfuse.driver.targets import passes as passes_by_list
     from polyfuse.fixes import mended
-    from polyfuse.forms import export, tune
+    from polyfuse.forms import Tuned, export, tune
     from polyfuse.frontend_dsl.semantics.signature import signature
     from polyfuse.frontend_dsl.syntax import ast
     from polyfuse.frontend_dsl.syntax.formatter import format_program
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from polyfuse.ir.dtypes import BY_NAME as DTYPES
     from polyfuse.library import source_of, standard_operator, standard_programs
     from polyfuse.options import Options
-    from polyfuse.tuning.search import Tuned
 
 _FROM = {
     "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
@@ -48,7 +47,7 @@ _FROM = {
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
     "polyfuse.fixes": "mended",
-    "polyfuse.forms": "export tune",
+    "polyfuse.forms": "Tuned export tune",
     "polyfuse.frontend_dsl.semantics.signature": "signature",
     "polyfuse.frontend_dsl.syntax": "ast",
     "polyfuse.frontend_dsl.syntax.formatter": "format_program",
@@ -57,7 +56,6 @@ _FROM = {
     "polyfuse.ir.dtypes": "BY_NAME",
     "polyfuse.library": "source_of standard_operator standard_programs",
     "polyfuse.options": "Options",
-    "polyfuse.tuning.search": "Tuned",
 }
 _WHERE = {name: (module, name) for module, names in _FROM.items() for name in names.split()}
 _WHERE["passes_by_list"], _WHERE["DTYPES"] = _WHERE.pop("passes"), _WHERE.pop("BY_NAME")
