@@ -25,6 +25,7 @@ from polyfuse.frontend_dsl.semantics.signature import signature
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.imports import load_text
 from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import source_of, standard_programs
 from polyfuse.options import LAYERS, Options, TargetName
@@ -35,8 +36,8 @@ VIEWS = ("graph", "tree", "domains", "decisions", "kernels", "code", "cost", "ru
 TARGETS = ("cpu", "cuda")
 MOST_INSTANCES = 1 << 20
 """Statement instances at the sizes that are chosen: results are checked against the slow reference."""
-MOST_POINTS = 120
-"""Statement instances of pictures in which each is a point."""
+FEW_POINTS, MOST_POINTS = 120, 400
+"""Statement instances of pictures in which each is a point: as many as are easily read, as can be drawn."""
 MOST_SIZE = 1 << 40
 
 
@@ -154,12 +155,14 @@ class Stages:
     def sizes(self) -> dict[str, int]:
         """Every size: as asked for, or one that keeps the work small."""
         given = {n: v for n, v in self.asked.sizes if n in self.open_graph.sizes}
-        return default_sizes(self.open_graph, given, MOST_INSTANCES)
+        return _sizes(self.open_graph, given, MOST_INSTANCES)
 
     @cached_property
     def small_sizes(self) -> dict[str, int]:
         """Sizes for pictures in which each instance is a point."""
-        return default_sizes(self.open_graph, {}, MOST_POINTS)
+        found = _sizes(self.open_graph, {}, FEW_POINTS)
+        one_by_one = found and max(found.values()) < 2  # such a picture says nothing
+        return _sizes(self.open_graph, {}, MOST_POINTS) if one_by_one else found
 
     @cached_property
     def specialized(self) -> Specialized:
@@ -189,6 +192,22 @@ class Stages:
     @cached_property
     def kernels(self) -> Kernels:
         return self.kernels_with(self.asked.layers)
+
+
+def _sizes(graph: TensorGraph, given: Mapping[str, int], most: int) -> dict[str, int]:
+    """All sizes, with at most so many instances of statements and, where sizes are free, elements: of a large
+    picture little may be read."""
+    instances = most
+    while True:
+        found = default_sizes(graph, given, instances)
+        if instances < 2 or _elements(graph, found) <= most:
+            return found
+        instances //= 4
+
+
+def _elements(graph: TensorGraph, sizes: Mapping[str, int]) -> int:
+    """Of the largest tensor."""
+    return max((evaluate(product(t.shape), sizes) for t in graph.tensors), default=0)
 
 
 # --- findings ----------------------------------------------------------------------------------------------
@@ -273,7 +292,7 @@ def controls(stages: Stages) -> dict[str, Any]:
     operator, graph = stages.operator, stages.open_graph
     signed, asked = operator.signature, stages.asked
     dtypes, ranks = dict(asked.dtypes), dict(asked.ranks)
-    chosen = default_sizes(graph, {}, MOST_INSTANCES)
+    chosen = _sizes(graph, {}, MOST_INSTANCES)
     axes = sorted(signed.rank_variables)
     return {
         "ops": list(stages.program.ops),

@@ -135,7 +135,8 @@ def placement(stage: object, producer: str, consumer: str, /, *, along: str = ""
     producer, consumer : str
         Two statements of one kernel, with at most two dims each.
     along : str, optional
-        The dim from left to right; the consumer's last one if none is named.
+        The dim from left to right; the consumer's last one if none is named. A statement without it has its
+        own last one there.
     title : str, optional
         A title of your own.
 
@@ -147,7 +148,8 @@ def placement(stage: object, producer: str, consumer: str, /, *, along: str = ""
     Raises
     ------
     ArgumentError
-        PF910 for an object that has no kernels, PF914 where no kernel has both statements.
+        PF910 for an object that has no kernels, PF914 where no kernel has both statements, PF915 for a
+        statement with more than two dims.
 
     Examples
     --------
@@ -159,7 +161,7 @@ def placement(stage: object, producer: str, consumer: str, /, *, along: str = ""
     for k in _kernels(stage).kernels:
         names = [s.name for s in k.graph.statements]
         if producer in names and consumer in names:
-            last = along or k.graph.statement(consumer).dims[-1].name
+            last = along or next((d.name for d in reversed(k.graph.statement(consumer).dims)), "")
             return Picture(placement_svg(k, producer, consumer, along=last, title=title))
     what = f"no kernel runs both {producer} and {consumer}"
     raise ArgumentError(what, code="PF914", hint="str(kernels) shows the statements of each kernel")

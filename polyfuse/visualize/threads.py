@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, product
+from itertools import groupby, islice
 
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.index_expr import IndexExpr, evaluate
 from polyfuse.ir.kernel import Kernel, placement
 from polyfuse.ir.schedule_tree import Coordinate
@@ -137,8 +138,10 @@ def _spot(where: Mapping[Coordinate, tuple[IndexExpr, ...]], point: Point) -> Sp
 
 
 def _instances(s: Statement) -> list[dict[str, int]]:
-    ranges = [range(evaluate(d.lower, {}), evaluate(d.upper, {})) for d in s.dims]
-    return [dict(zip((d.name for d in s.dims), values, strict=True)) for values in product(*ranges)]
+    found: list[dict[str, int]] = [{}]
+    for d in s.dims:  # whose bounds may use those before
+        found = [{**p, d.name: k} for p in found for k in range(evaluate(d.lower, p), evaluate(d.upper, p))]
+    return found
 
 
 def needed(producer: Statement, consumer: Statement, point: Point) -> list[dict[str, int]]:
@@ -157,20 +160,21 @@ def placement_svg(kernel: Kernel, producer: str, consumer: str, *, along: str, t
     """Both statements, with at most two dims each; the dim `along` is drawn from left to right."""
     made, used = kernel.graph.statement(producer), kernel.graph.statement(consumer)
     users = spots(kernel, consumer)
-    chosen = users[len(users) // 2 + 1 if len(users) > 2 else 0][0]
+    chosen = [p for p, _ in users[len(users) // 2 + 1 if len(users) > 2 else 0 :][:1]]
     blocks = sorted({s.block for n in (producer, consumer) for _, s in spots(kernel, n)})
     x, top = float(MARGIN), float(MARGIN + _PLACEMENT_TITLE + _HEADING)
     parts: list[str] = []
     notes = ["colour: a block; row.thread in it, * for every thread; framed: an element and what it needs"]
     widest = lowest = 0.0
-    for s, framed in ((made, needed(made, used, chosen)), (used, [chosen])):
+    before = [p for c in chosen for p in needed(made, used, c)]
+    for s, framed in ((made, before), (used, chosen)):
         cells = _some_rows(list(_cells(kernel, s, along, blocks, framed)), notes)
-        width = max(len(_heading(s)) * 7.5, *(c.left + _WIDE for c in cells))
+        width = max([len(_heading(s)) * 7.5, *(c.left + _WIDE for c in cells)])
         if parts and x + width > _WIDEST:
             x, top = float(MARGIN), lowest + _HEADING + 10
         parts.append(text(x, top - 12, _heading(s), family="b"))
         parts += [line for c in cells for line in c.draw(x, top)]
-        widest, lowest = max(widest, x + width), max(lowest, *(top + c.top + _HIGH for c in cells))
+        widest, lowest = max(widest, x + width), max([lowest, top, *(top + c.top + _HIGH for c in cells)])
         x += width + _BETWEEN
     heading = title or f"{producer} to {consumer} in {kernel.name}"
     width = max(widest + MARGIN, _LEAST, 2 * MARGIN + len(heading) * 10.5)
@@ -186,7 +190,7 @@ def _heading(s: Statement) -> str:
 
 def _some_rows(cells: list[_Cell], notes: list[str]) -> list[_Cell]:
     """Of many rows those around the first one with a frame; a note says which."""
-    last = max(c.row for c in cells)
+    last = max((c.row for c in cells), default=0)
     if last < _MOST_ROWS:
         return cells
     middle = min((c.row for c in cells if c.framed), default=0)
@@ -221,11 +225,14 @@ class _Cell:
 def _cells(
     kernel: Kernel, s: Statement, along: str, blocks: list[tuple[int, ...]], framed: list[dict[str, int]]
 ) -> Iterator[_Cell]:
-    down = [d for d in s.dims if d.name != along]
-    assert len(down) <= 1, "a picture has two dims"
-    first = {d.name: evaluate(d.lower, {}) for d in s.dims}
-    for point, spot in spots(kernel, s.name):
-        column = point[along] - first[along] if along in point else 0
-        line = point[down[0].name] - first[down[0].name] if down else 0
+    found = spots(kernel, s.name)
+    first = {d.name: min((p[d.name] for p, _ in found), default=0) for d in s.dims}
+    across = [along] if along in first else [*first][1:][-1:]  # the last of two, of one that has not this dim
+    down = [n for n in first if n not in across]
+    if len(down) > 1:
+        what = f"{s.name} has {len(first)} dims, and a picture of places 2"
+        raise ArgumentError(what, code="PF915", hint="draw statements with fewer dims")
+    for point, spot in found:
+        column, line = (sum(point[n] - first[n] for n in names) for names in (across, down))
         fill = _PAPERS[blocks.index(spot.block) % len(_PAPERS)]
         yield _Cell(column * _WIDE, line, str(spot), fill, point in framed)

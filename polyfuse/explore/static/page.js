@@ -6,7 +6,7 @@ const TABS = [
   ["graph", "Graph"], ["tree", "Schedule"], ["domains", "Domains"], ["decisions", "Decisions"],
   ["kernels", "Kernels"], ["code", "Code"], ["cost", "Cost"], ["run", "Run"],
 ];
-const CHECK_MS = 150, VIEW_MS = 350, LINK_MS = 400;
+const CHECK_MS = 150, VIEW_MS = 350, LINK_MS = 400, MOST_LINK = 100000;
 const $ = (id) => document.getElementById(id);
 const page = crypto.randomUUID();
 
@@ -309,7 +309,10 @@ async function read(hash) {
 /** Keep the state in the address, once nothing has changed for a moment. */
 function remember() {
   clearTimeout(links);
-  links = setTimeout(async () => history.replaceState(null, "", location.pathname + (await fragment())), LINK_MS);
+  links = setTimeout(async () => {
+    const found = await fragment();
+    history.replaceState(null, "", location.pathname + (found.length <= MOST_LINK ? found : ""));
+  }, LINK_MS);
 }
 
 /** Take the state of the address, if it has one. */
@@ -335,7 +338,9 @@ function say(words) {
 }
 
 async function copy() {
-  const address = location.origin + location.pathname + (await fragment());
+  const found = await fragment();
+  if (found.length > MOST_LINK) return say("The program is too long for a link.");
+  const address = location.origin + location.pathname + found;
   history.replaceState(null, "", address);
   try {
     await navigator.clipboard.writeText(address);

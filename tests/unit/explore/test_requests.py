@@ -199,6 +199,12 @@ def test_a_run_is_checked(client: TestClient) -> None:
 def test_code_of_a_gpu_needs_none(client: TestClient) -> None:
     parts = asked(client, "view", view="code", target="cuda")["parts"]
     assert any("__global__" in line for line in parts[0]["lines"])
+    # Dims of a producer that its consumer has not, bounds that depend on other dims, no dims at all.
+    grow = "op f(x: f32[T]) -> (s: f32) {\n  a[t] = sum[k in 0..t + 1](x[k]) for t in 0..T\n"
+    grow += "  s = sum[t](a[t])\n}"
+    assert "parts" in asked(client, "view", grow, view="kernels", target="cuda")
+    places = asked(client, "view", view="kernels", target="cuda")["parts"]
+    assert sum(p["title"].startswith("Blocks and threads") for p in places if p["kind"] == "picture") >= 2
     refused = asked(client, "view", view="run", target="cuda")["parts"]
     assert [p["tone"] for p in refused] == ["bad"]
 
