@@ -202,15 +202,7 @@ class Compiled:
     def like(
         self, programs: tuple[ast.Program, ...], signature: Signature, target: str | None = None
     ) -> Compiled:
-        """An operator, by its `programs` and `signature`, compiled in the same way.
-
-        Parameters
-        ----------
-        programs, signature
-            The operator.
-        target
-            Another target, if it is not the same.
-        """
+        """An operator, by its `programs` and `signature`, compiled in the same way, or for another `target`."""
         passes, known = self._passes(), set(signature.sizes)
         passes["wish"] = {n: v for n, v in {**self._wish, **self._sizes}.items() if n in known}
         return Compiled(programs, signature, target=target or self._target, options=self.options, **passes)
@@ -249,13 +241,7 @@ class Compiled:
         return self.run(args, kwargs, out)
 
     def run(self, args: tuple[object, ...], kwargs: dict[str, Any], out: object = None) -> Any:
-        """A call that has not been seen before, on the memory of its arguments.
-
-        Parameters
-        ----------
-        args, kwargs, out
-            As a call has them.
-        """
+        """A call that has not been seen before, with `args`, `kwargs` and `out` as a call has them."""
         if (other := self._elsewhere(args, kwargs)) is not None:
             at, args, kwargs = other
             return at.run(args, kwargs, out)

@@ -15,7 +15,7 @@ from polyfuse import diagnostics
 PUBLIC = public()
 CODES = {p.stem for p in (ROOT / "docs" / "errors.d").glob("PF*.md")}
 # A method of so many parameters may name them in its text.
-FEW = 2
+FEW = 3
 # What a method of a function takes as a call does.
 OF_A_CALL = ("*args", "**kwargs")
 # Classes whose objects other calls give: nobody passes what their constructors take.
