@@ -48,7 +48,7 @@ from polyfuse.tuning.judges import judge_for
 from polyfuse.tuning.space import WALKS, Space, Steps, Walk, first_steps, having
 from polyfuse.tuning.table import OF_THREADS, Row, Tuning, Variant, keep_choices
 from polyfuse.tuning.trials import ChildTimer, Timer, TrialFailed
-from polyfuse.tuning.tuner import NO_TIME, SURE, about, fastest, in_turns, is_faster, timed
+from polyfuse.tuning.tuner import NO_TIME, SURE, about, in_turns, is_faster, timed
 
 if TYPE_CHECKING:
     from polyfuse.driver.compiled import Compiled
@@ -56,13 +56,15 @@ if TYPE_CHECKING:
 # Steps where neither seconds nor steps are given.
 STEPS = 300
 # The part of the seconds after which the model has told, and that after which the fastest meet again.
-BY_MODEL, MET = 0.4, 0.9
+BY_MODEL, MET = 0.3, 0.9
 # Plans that are compiled and timed together, seconds for timing them, and batches without a limit of time.
 BATCH, TURNS_S, BATCHES = 8, 2.0, 4
 # The fastest ones, which meet the default again; one of them takes its place if it is faster by so much.
-LAST, GAIN, LAST_S = 3, 0.99, 4.0
+LAST, GAIN, LAST_S = 4, 0.99, 4.0
 # How strongly measured effects of changes are drawn to what the model says.
 PRIOR = 0.5
+# What each change adds to the logarithm of a time: of plans that are alike the simplest is tried, and taken.
+SIMPLE = 0.001
 # What a plan that failed adds to the logarithms of those like it.
 FAILED = 1.0
 # Rows that are shown.
@@ -294,7 +296,7 @@ class _Search:
         seen = {r.variant for r in rows}
         rows += [Row(v, self.walk.known[v], None, "not measured") for v in likely if v not in seen]
         if first is not None and measured:
-            chosen = fastest(self.last or [r for r in rows if r.measured is not None], GAIN).variant
+            chosen = _taken(self.last or [r for r in rows if r.measured is not None])
         else:
             best = self.walk.best if self.walk.known else Variant()
             sure = self.walk.known.get(best, 1.0) < SURE * self.walk.known.get(Variant(), 0.0)
@@ -302,6 +304,17 @@ class _Search:
             note = note or f"the {self.make.judge.name} model decides"
         made = Tuning(self.base.graph.name, tuple(rows), chosen, note, judge=self.make.judge.name)
         return about(made, self.base)
+
+
+def _taken(rows: Sequence[Row]) -> Variant:
+    """The default, which is the first, or the best of those that are faster by more than noise."""
+    able = [r for r in rows[1:] if is_faster(r, rows[0], GAIN)]
+    return min(able, key=_slow, default=rows[0]).variant
+
+
+def _slow(r: Row) -> float:
+    """The logarithm of a measured time, and a little for each change."""
+    return math.log(r.measured or math.inf) + SIMPLE * len([*_parts(r.variant)])
 
 
 class _Hardware:
@@ -358,7 +371,7 @@ class _Hardware:
                 told.setdefault(joined, best.predicted * r.predicted / told[Variant()])
         out = {Variant(), *self.rows, *self.skipped}
         waiting = [v for v in told if v not in out]
-        return sorted(waiting, key=lambda v: told[v] * math.exp(expected(v)))
+        return sorted(waiting, key=lambda v: told[v] * math.exp(expected(v) + SIMPLE * len([*_parts(v)])))
 
     @property
     def _measured(self) -> list[Row]:
@@ -405,7 +418,7 @@ class _Hardware:
         """What seems faster is timed once more beside the default; these times count."""
         usual = self.rows.get(Variant())
         faster = [r for r in self._measured if usual is not None and is_faster(r, usual, GAIN)]
-        faster.sort(key=lambda r: r.measured or math.inf)
+        faster.sort(key=_slow)
         if not faster or time.monotonic() > self.search.until(1.0):
             return
         last = [first, *(self.made[r.variant] for r in faster[:LAST])]

@@ -176,6 +176,7 @@ PLAN_CHANGES: Mapping[str, Change] = {
     "no loop fusion": lambda c: replace(c, fusion=None),
     "packed wherever possible": _packing(always=True),
     "no packs": lambda c: replace(c, packing=None),
+    "no feedback": _clustering(),
     "clusters by search": _clustering(whole=0, partition="search"),
     **{name: _clustering(whole=0, most=n) for name, n in LIMITS.items()},
 }

@@ -154,9 +154,9 @@ def is_faster(row: Row, first: Row, gain: float = GAIN) -> bool:
     return row.measured < gain * first.measured and row.measured * (1 + noise) < first.measured
 
 
-def fastest(rows: Sequence[Row], gain: float = GAIN) -> Row:
+def fastest(rows: Sequence[Row]) -> Row:
     """The model's choice, which is the first, or the fastest of those that are faster by more than noise."""
-    able = [r for r in rows[1:] if is_faster(r, rows[0], gain)]
+    able = [r for r in rows[1:] if is_faster(r, rows[0])]
     return min(able, key=lambda r: r.measured or 0.0, default=rows[0])
 
 

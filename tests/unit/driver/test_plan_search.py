@@ -207,6 +207,13 @@ def test_the_fastest_is_found_where_the_model_is_wrong(found: Callable[..., Tune
     assert got.best.measured == machine.measured(got.plan)
 
 
+def test_of_plans_that_are_alike_the_simplest_is_taken(found: Callable[..., Tuned]) -> None:
+    def measured(plan: Variant) -> float:
+        return likes("temporaries stored")(plan) * 0.9999 ** len(plan.changes)
+
+    assert found(Machine(likes("temporaries stored"), measured)).plan.changes == ("temporaries stored",)
+
+
 def test_noise_changes_nothing(found: Callable[..., Tuned]) -> None:
     dice = random.Random(0)
     got = found(Machine(likes("kernels apart"), lambda plan: 1e-4 * (1 + 0.002 * dice.random())))
