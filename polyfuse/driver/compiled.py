@@ -202,7 +202,7 @@ class Compiled:
     def like(
         self, programs: tuple[ast.Program, ...], signature: Signature, target: str | None = None
     ) -> Compiled:
-        """An operator, by its `programs` and `signature`, compiled in the same way, or for another `target`."""
+        """An operator, by `programs` and `signature`, compiled in the same way, or for another `target`."""
         passes, known = self._passes(), set(signature.sizes)
         passes["wish"] = {n: v for n, v in {**self._wish, **self._sizes}.items() if n in known}
         return Compiled(programs, signature, target=target or self._target, options=self.options, **passes)
