@@ -29,7 +29,7 @@ from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import source_of, standard_programs
 from polyfuse.options import LAYERS, Options, TargetName
-from polyfuse.runtime.inputs import default_sizes
+from polyfuse.runtime.inputs import default_sizes, fits
 from polyfuse.source import CalledSpan, Span
 
 VIEWS = ("graph", "tree", "domains", "decisions", "kernels", "code", "cost", "run")
@@ -160,9 +160,12 @@ class Stages:
     @cached_property
     def small_sizes(self) -> dict[str, int]:
         """Sizes for pictures in which each instance is a point."""
-        found = _sizes(self.open_graph, {}, FEW_POINTS)
-        one_by_one = found and max(found.values()) < 2  # such a picture says nothing
-        return _sizes(self.open_graph, {}, MOST_POINTS) if one_by_one else found
+        for most in (FEW_POINTS, MOST_POINTS, MOST_INSTANCES):
+            found = _sizes(self.open_graph, {}, most)
+            # A picture of dims with one value each says nothing.
+            if fits(self.open_graph, found) and (not found or max(found.values()) > 1):
+                break
+        return found
 
     @cached_property
     def specialized(self) -> Specialized:
@@ -197,12 +200,14 @@ class Stages:
 def _sizes(graph: TensorGraph, given: Mapping[str, int], most: int) -> dict[str, int]:
     """All sizes, with at most so many instances of statements and, where sizes are free, elements: of a large
     picture little may be read."""
-    instances = most
-    while True:
-        found = default_sizes(graph, given, instances)
-        if instances < 2 or _elements(graph, found) <= most:
-            return found
+    found, instances = default_sizes(graph, given, most), most
+    while instances > 1 and _elements(graph, found) > most:
         instances //= 4
+        smaller = default_sizes(graph, given, instances)
+        if not fits(graph, smaller):
+            break
+        found = smaller
+    return found
 
 
 def _elements(graph: TensorGraph, sizes: Mapping[str, int]) -> int:
