@@ -84,8 +84,14 @@ class Jobs:
         with self.child.lock:
             try:
                 self.child.ensure_started()
-            except (ChildDied, ChildUnavailable):
+            except ChildDied:
                 self.child.kill()  # the first job says so
+            except ChildUnavailable:
+                self._renew()
+
+    def _renew(self) -> None:
+        """Another child for one that did not start in time: on a busy machine the next one may."""
+        self.child = Child(MODULE, GREETING, self.command)
 
     def _exchanged(self, line: bytes) -> Mapping[str, Any]:
         with self.child.lock:
@@ -102,6 +108,8 @@ class Jobs:
                 }
             except (ChildDied, ChildUnavailable) as error:
                 self.child.kill()
+                if isinstance(error, ChildUnavailable):
+                    self._renew()
                 what = f"the process that compiles has ended: {error}"
                 return {"errors": [failed("PF821", what, "choose smaller sizes; it is started again")]}
             except BaseException:

@@ -135,7 +135,7 @@ class Page:
         assert "exceptionDetails" not in done, (code, done["exceptionDetails"])
         return done["result"].get("value")
 
-    def wait(self, code: str, limit_s: float = 30.0) -> None:
+    def wait(self, code: str, limit_s: float = 90.0) -> None:
         """Until an expression is true."""
         end = time.monotonic() + limit_s
         while time.monotonic() < end:

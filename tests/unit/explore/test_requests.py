@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,6 +364,20 @@ def test_a_child_that_ends_is_started_again() -> None:
         await asyncio.sleep(0.2)
         jobs.child.end()
         assert codes(dict(await job)) == ["PF821"]
+        assert await jobs.ask("1", {"seconds": 0}) == {"done": 0}
+        jobs.close()
+
+    asyncio.run(run())
+
+
+def test_a_child_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    """On a busy machine the first one may be late."""
+    late = f"import pathlib, sys; p = pathlib.Path({str(tmp_path / 'seen')!r})\n"
+    late += "if not p.exists():\n    p.touch()\n    sys.exit()\n"
+
+    async def run() -> None:
+        jobs = Jobs(20, (sys.executable, "-c", late + SLOW))
+        assert codes(dict(await jobs.ask("1", {"seconds": 0}))) == ["PF821"]
         assert await jobs.ask("1", {"seconds": 0}) == {"done": 0}
         jobs.close()
 
