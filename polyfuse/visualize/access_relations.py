@@ -217,7 +217,7 @@ def _draw(sheet: Sheet, points: Sequence[Space], uses: Sequence[_Use], at: Seque
                 is_used = chosen is None or (s.name, p) in touched
                 fill = colour(hue) if is_used else colour("edge")
                 sheet.point((s.name, p), fill, s.shown(p) if group is points else _element((s.name, p)))
-    sheet.legend([(colour(u.hue), f"{u.words}: {_kind(u)}") for u in uses])
+    sheet.legend([(colour(u.hue), f"{u.words}: {_kind(u)}") for u in uses], arrows=True)
 
 
 def _element(node: Node) -> str:

@@ -298,10 +298,16 @@ class Sheet:
             f'<path class="line" d="{path}" {style}><title>{escape(clean(tip))}</title></path>'
         )
 
-    def legend(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Lines with a coloured mark each: a colour, and words."""
+    def legend(self, rows: Sequence[tuple[str, str]], *, arrows: bool = False) -> None:
+        """Lines with a coloured mark each, a dot or an arrow: a colour, and words."""
         for fill, words in rows:
-            self._over.append(f'<circle cx="{MARGIN + 6}" cy="{num(self.bottom + 10)}" r="5" fill="{fill}"/>')
+            x, y = MARGIN + 6, num(self.bottom + 10)
+            dot = f'<circle cx="{x}" cy="{y}" r="5" fill="{fill}"/>'
+            arrow = (
+                f'<path d="M{x - 7} {y}h9" fill="none" stroke="{fill}" stroke-width="2"/>'
+                f'<path d="M{x} {y}m0 -4l7 4l-7 4z" fill="{fill}"/>'
+            )
+            self._over.append(arrow if arrows else dot)
             self._words(MARGIN + 20, words, "")
         self.bottom += 4 if rows else 0
 

@@ -204,8 +204,8 @@ def _tell(sheet: Sheet, spaces: Sequence[Space], arrows: Sequence[Pair], back: S
     wrong = set(back)
     hues = _arrow_hues(spaces)
     ahead = _distances(spaces, [a for a in arrows if a not in wrong])
-    sheet.legend([(colour(hues[name]), line) for name, line in ahead])
-    sheet.legend([(BAD, f"{line}, back in time") for _, line in _distances(spaces, back)])
+    sheet.legend([(colour(hues[name]), line) for name, line in ahead], arrows=True)
+    sheet.legend([(BAD, f"{line}, back in time") for _, line in _distances(spaces, back)], arrows=True)
 
 
 def _draw_arrows(

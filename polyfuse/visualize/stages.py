@@ -14,7 +14,7 @@ from typing import Any
 
 from polyfuse.cost.figures import KernelEstimate
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import ScheduledGraph
 from polyfuse.visualize.dataflow import graph_svg
 from polyfuse.visualize.launches import layers_svg, plan_picture
@@ -203,29 +203,39 @@ def timeline(
     """
     if not stages:
         raise no_stage(None, "kernels", "scheduled.lower()")
-    graphs = [_kernels(s).graph for s in stages]
+    made = [_kernels(s) for s in stages]
     found = [s.estimate(device) for s in stages]
     headings = [*names, *(f"stage {k}" for k in range(len(names), len(found)))] if len(found) > 1 else [""]
-    rows = list(zip(headings, (e.kernels for e in found), strict=False))
-    return Picture(_bars(title or f"{graphs[0].name} on {found[0].machine}", rows))
+    called = [{k.name: _called(k) for k in m.kernels} for m in made]
+    rows = [
+        (heading, [(names[k.name], k) for k in e.kernels])
+        for heading, names, e in zip(headings, called, found, strict=False)
+    ]
+    return Picture(_bars(title or f"{made[0].graph.name} on {found[0].machine}", rows))
 
 
-def _bars(title: str, stages: Sequence[tuple[str, Sequence[KernelEstimate]]]) -> str:
+def _called(k: Kernel) -> str:
+    """A kernel and its first statements, as far as there is room."""
+    words = ", ".join(k.computed)
+    return f"{k.name}: {words if len(words) < 26 else words[:24] + '..'}"
+
+
+def _bars(title: str, stages: Sequence[tuple[str, Sequence[tuple[str, KernelEstimate]]]]) -> str:
     """Bars of launches on one scale, each stage from the left."""
-    longest = max((sum(k.seconds for k in found) for _, found in stages), default=0.0)
+    longest = max((sum(k.seconds for _, k in found) for _, found in stages), default=0.0)
     scale = LONGEST_BAR / longest if longest else 0.0
-    left = MARGIN + max((len(k.name) for _, found in stages for k in found), default=0) * CHAR + 12
+    left = MARGIN + max((len(label) for _, found in stages for label, _ in found), default=0) * CHAR + 12
     parts: list[str] = []
     y, widest = float(TOP - 26), 0.0
     for name, found in stages:
-        words = f"{sum(k.seconds for k in found) * 1e6:.1f} us by the cost model"
+        words = f"{sum(k.seconds for _, k in found) * 1e6:.1f} us by the cost model"
         parts.append(text(MARGIN, y, f"{name}: {words}" if name else words, family="s", fill=FAINT))
         y += 26
         x = left
-        for k in found:
+        for label, k in found:
             parts += _bar(x, y, k, scale)
             words = _bar_words(k)
-            parts.append(text(MARGIN, y, k.name, family="m"))
+            parts.append(text(MARGIN, y, label, family="m"))
             parts.append(text(x + k.seconds * scale + 8, y, words, family="s", fill=FAINT))
             widest = max(widest, x + k.seconds * scale + 8 + len(words) * CHAR)
             x += k.seconds * scale

@@ -392,3 +392,13 @@ def test_a_stage_shows_itself(stage: str) -> None:
     shown = stages[stage]._repr_html_()
     assert shown.count("<svg") == 1
     picture_layout.check(shown[shown.index("<svg") : shown.index("</svg>") + 6])
+
+
+def test_a_legend_tells_points_from_arrows() -> None:
+    svg = v.dependences("{ A[i] -> B[i] : 0 <= i < 2; B[i] -> C[i] : 0 <= i < 2 }").svg
+    assert svg.count(' r="5" ') == 3, "a dot for each statement, none for the arrows"
+
+
+def test_bars_of_launches_name_statements() -> None:
+    svg = TABLE["timeline"]().svg
+    assert re.findall(r">(k\d: [^<]*)</text>", svg) == ["k0: m", "k1: e", "k2: s", "k3: y"]
