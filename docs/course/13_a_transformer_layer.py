@@ -7,9 +7,9 @@ transformer, as in BERT. This chapter counts what each layer brings, and says wh
 # %%
 # ## The program
 #
-# Six matrix products, and between them a change of layout, a masked softmax, a GELU and two normalisations.
-# Those are operators of the [standard library](../reference/stdlib.md), so they are called by name. First the
-# part between the products, with the results of the products as arguments, then the whole layer:
+# Six matrix products, and between them a change of layout, a masked softmax, a GELU and two normalisations:
+# operators of the [standard library](../reference/stdlib.md), called by name. First the part between the
+# products, with their results as arguments, then the whole layer:
 
 import time
 
@@ -54,8 +54,8 @@ print(len(layer.graph.statements), "statements, of these", len(between.graph.sta
 # %%
 # ## Eight ways
 #
-# `layers=` of `pf.compile` says which layers take part. To see kernels for a GPU without having one, we take
-# `kernels_by`, which stops where the code begins. The times are those of the cost model for an H200:
+# `layers=` of `pf.compile` says which layers take part. `kernels_by` stops where the code begins, so it needs
+# no GPU; `"connect"` is the usual way to cut a graph. The times are those of the cost model for an H200:
 
 WAYS = [
     tuple(layer for layer in (loop, stitch, pack) if layer)
@@ -83,17 +83,21 @@ assert whole["none"].launches > whole["loop"].launches > whole["loop + stitch"].
 pf.visualize.plan(whole["loop + stitch"], title="The layer, loops fused and kernels stitched")
 
 # %%
-# Launches fall from one for each statement to three. In the last of them, barriers of all blocks join what
-# shares no loop. Bytes fall to less than half. The time hardly changes, and the timeline says why:
+# Launches fall from one for each statement (one is a constant) to three. `k2` has nine *stages*: kernels that
+# share no loop, with barriers of all blocks between them. Bytes fall to less than half. The time hardly
+# changes, and the timeline says why:
 
 assert figures["none"].read > 2 * figures["stitch"].read
 assert max(f.seconds for f in figures.values()) < 1.1 * min(f.seconds for f in figures.values())
 pf.visualize.timeline(whole["loop"], device="H200", title="With layer I, on an H200")
 
 # %%
-# The long bars are the products, and they wait for arithmetic. No layer takes an operation away from them.
-# These products are in f32, without the tensor cores of an H200. With faster ones the rest counts more; the
-# exercise has the figures.
+# The long bars are the products, and no layer takes an operation away from them. *Operations* include loads,
+# and loads far apart count most: neighbouring threads of `score` read neighbouring rows of `k`. In `context`
+# they read neighbouring elements of `v`. It multiplies as often in less time, and its limit is *latency*, as
+# each addition waits for the one before.
+#
+# These products are in f32, without tensor cores. With faster ones the rest counts more, as in the exercise.
 #
 # ## Without the products
 #
@@ -108,15 +112,16 @@ pf.visualize.traffic(*(parts[name] for name in names), names=names, device="H200
 # Here bytes are all that counts, and the time falls as they do. Read the table layer by layer:
 #
 # - **loop** joins statements that run over the same loops: a bias and the GELU after it, an exponential and
-#   the sum of it. A normalisation still takes a kernel for each pass over the row.
-# - **stitch** makes phases of those passes. It moves as few bytes without layer I as with it, because a
-#   thread keeps in registers what goes from one phase to the next. With layer I there are fewer phases and
-#   fewer launches.
-# - **pack** moves no byte less. It saves launches, which cost some microseconds each. That is little beside
-#   hundreds of megabytes, and much for [small tensors](12_packing.py).
+#   the sum of it. Passes over a row share [the loop over rows](08_fusion.py), but alone layer I still makes
+#   each a kernel.
+# - **stitch** makes them phases of one kernel. It moves as few bytes without layer I, because a thread keeps
+#   in registers what goes from phase to phase. With layer I there are fewer phases.
+# - **pack** moves no byte less. It saves launches of some microseconds: little beside hundreds of megabytes,
+#   and much for [small tensors](12_packing.py).
 #
-# One thing is not as in the layer: with the products gone, the five parts hardly depend on each other. So
-# there is more to pack here than in the layer, which is a chain.
+# The layer is a chain, where only `q`, `k` and `v` can be packed. Without products its five parts hardly
+# depend on each other. Still `k1` and `k2` stay alone: each fills the machine, and in a pack all kernels get
+# as many registers as the largest.
 
 assert figures["loop"].read < figures["none"].read
 assert figures["stitch"].read == figures["loop + stitch"].read
@@ -126,8 +131,8 @@ pf.visualize.plan(parts["loop + stitch + pack"], title="Between the products, wi
 # %%
 # ## By the clock
 #
-# A CPU is at hand, so it may tell its own times. Here is one sentence of 512 words: the layer without any of
-# the three layers, then what lies between the products, without and with them:
+# A CPU is at hand. Here is one sentence of 512 words: the layer without any of the three layers, then what
+# lies between the products, without and with them:
 
 
 def milliseconds(name: str, way: tuple[str, ...]) -> tuple[float, np.ndarray]:
@@ -138,7 +143,7 @@ def milliseconds(name: str, way: tuple[str, ...]) -> tuple[float, np.ndarray]:
     arguments = {n: (0.2 * random.standard_normal(s)).astype(np.float32) for n, s in shapes.items()}
     f = pf.compile(program, name, target="cpu", layers=way)
     y = f(**arguments)
-    call, times = f.bind(**arguments), []
+    call, times = f.bind(**arguments), []  # the arguments are checked once
     for _ in range(4):
         start = time.perf_counter()
         call()
@@ -153,9 +158,8 @@ np.testing.assert_allclose(before, after, rtol=2e-3, atol=2e-4)
 print(f"the layer {all_of_it:.1f} ms; between products {apart:.1f} ms, and fused {fused:.1f} ms")
 
 # %%
-# The clock agrees with the model of the GPU. What lies between gets several times faster, and the layer
-# hardly: fusion takes the difference of the last two figures off the first. `f.timeline(...)` times each
-# launch, and [Perfetto](https://ui.perfetto.dev) opens what it gives.
+# The clock agrees with the model of the GPU: what lies between gets faster, and the layer hardly. Fusion
+# takes the difference of the last two figures off the first.
 #
 # ## Exercise
 #
@@ -172,7 +176,7 @@ print(f"the layer {all_of_it:.1f} ms; between products {apart:.1f} ms, and fused
 # 2. Products take 0.85 ms. 1.17 / 0.95: 1.23x. The faster the products, the more there is to win between
 #    them.
 # 3. Three: the maximum, the exponentials with their sum, the quotients. Each needs the whole row of the one
-#    before, so they cannot share the loop over the row.
+#    before, so they share the loop over rows, not that over columns. One kernel for them is layer II's work.
 #
 # </details>
 #

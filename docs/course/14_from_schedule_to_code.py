@@ -1,8 +1,8 @@
 """# 14. From schedule to code
 
-A schedule says when each instance runs. Code also says where: on which core and in which lane, in which block
-and which thread. This chapter takes one operator to C++ and to CUDA, reads both, and then breaks one on
-purpose. It needs no GPU.
+A schedule says when each instance runs. Code also says where: on which core and lane, in which block and
+thread. This chapter takes one operator to C++ and to CUDA, reads both, and breaks one on purpose. It needs no
+GPU.
 """
 
 # %%
@@ -42,8 +42,8 @@ pf.visualize.tree(rows)
 # %%
 # ## C++
 #
-# Two passes of the code generator are switched off here: they would fetch and begin the next row before this
-# one is done. The function is what one worker does, for the rows from `begin` to `end`:
+# Two passes that fetch and begin the next row early are switched off. The function is what one worker does,
+# for the rows from `begin` to `end`:
 
 plain = pf.Options(disable=("software-pipelining", "prefetch:rows"))
 on_cpu = fused("normalise", T=64, H=1024).lower(plain, target="cpu").apply(pf.Stitching())
@@ -55,12 +55,12 @@ print(function)
 # Read it with the tree beside it:
 #
 # - The loop over `it` is the parallel loop over `t`. A pool of threads calls the function with other ranges.
-# - `r_s` is `s[t]`. Nobody outside of the iteration needs it, so it becomes a register.
-# - `acc0_v` has partial sums, one for each lane of some vectors. That is the
+# - `r_s` is `s[t]`. Nobody outside of the iteration needs it, so it becomes a register. `0x0.0p+0f` is 0.
+# - `acc0_v` has partial sums, one for each lane of some vectors: the
 #   [reassociation](10_what_no_schedule_can_do.py) that a reduction allows. `pf_fold_sum_f32` adds them up.
 # - `PF_IVDEP` tells the C++ compiler that iterations are independent, as the schedule proves, so it may use
 #   vectors.
-# - The last loop is the second pass. Its row comes from the nearest cache.
+# - The last loop is the second pass, over a row in the nearest cache.
 
 assert "r_s" in function and "PF_IVDEP" in function and "begin" in function
 
@@ -77,15 +77,15 @@ tiny = fused("normalise", T=4, H=16).lower(target="cuda").apply(pf.Stitching())
 pf.visualize.placement(tiny, "x__row", "y", title="One block, and which row.thread has an element")
 
 # %%
-# `@blk` are blocks and `@row` rows of a block: four rows each. The 1024 columns of a row are split three
-# times: `@vec` is a vector of 4 elements, `@thr` are 32 threads, `@rnd` are 8 rounds. In a round,
-# neighbouring threads take neighbouring vectors, 512 bytes in all, because a GPU reads memory in whole lines.
-# The picture has a smaller block, with four threads a row.
+# A line in words: `h (parallel @thr: y->h//4%32)` means that thread `h//4%32` runs the instance of `y` at
+# column `h`. The 1024 columns are split three times: `@vec` is a vector of 4 elements, `@thr` are 32 threads,
+# `@rnd` are 8 rounds. `@blk` are blocks, `@row` the four rows of a block. In a round, neighbouring threads
+# take neighbouring vectors, 512 bytes in all, because a GPU reads memory in whole lines. The picture has a
+# smaller block, with four threads a row.
 #
 # ## CUDA
 #
-# CUDA has no parallel loops. The text says what *one* thread does; loops over blocks, rows and threads became
-# `block`, `ty` and `tx`:
+# CUDA text says what *one* thread does. Loops over blocks, rows and threads became `block`, `ty` and `tx`:
 
 cuda = on_gpu.code().source
 cuda = cuda[cuda.index('extern "C"') :]
@@ -93,13 +93,14 @@ print(cuda)
 assert cuda.count("pf_load<4>(b_x") == 1 and "__syncthreads" not in cuda
 
 # %%
-# - `b_x__row` has the 32 elements of a row that a thread keeps. All its indices are known when loops are
-#   unrolled, so it is no memory: it is 32 registers.
-# - `pf_load<4>` reads 16 bytes at once. It is there because a proof says that the address is a multiple of
-#   16: `H` is a multiple of 4.
+# - `__launch_bounds__(128)`: a block has 128 threads.
+# - `b_x__row` has the 32 elements of a row that a thread keeps. When loops are unrolled all its indices are
+#   known, so it becomes 32 registers.
+# - `pf_load<4>` reads 16 bytes at once. A proof says that the address is a multiple of 16: `H` is one of 4.
 # - `pf_warp_sum_f32` adds the parts of 32 threads. These are a *warp*: they run together and can pass
-#   registers to each other. Then each of them has the sum.
-# - The second pass reads registers. Memory is read once and written once.
+#   registers to each other. Then each has the sum.
+# - The second pass reads registers: memory is read once and written once. `pf_alike_div_f32` divides by a
+#   number that all threads share.
 #
 # ## Registers and occupancy
 #
@@ -121,15 +122,18 @@ assert occupancy(32) == 1 and occupancy(40) == 0.75
 # A CUDA compiler knows how many registers a kernel takes (`pip install "polyfuse[cuda-compile]"`):
 
 try:
-    print(on_gpu.resources("H200"))
+    (found,) = on_gpu.resources("H200").kernels
+    print(f"{found.taken.registers} registers: {found.occupancy.blocks_per_sm} blocks of 4 warps fit")
 except pf.ToolchainError as error:
     print(error)
 
 # %%
+# Beside the 32 of `b_x__row`, some hold addresses and the sum.
+#
 # ## A barrier
 #
 # Sixteen rows are too few for a warp each, so a block of four warps shares a row. And `backwards` reads the
-# row from its other end: a thread needs what another one has made. Such values go through shared memory:
+# row from its other end: what another thread has made goes through shared memory:
 
 few = fused("backwards", T=16, H=1024).lower(target="emulate").apply(pf.Stitching())
 code = few.code()
@@ -138,12 +142,12 @@ print(body[body.index("pf_store<4>(b_e") : body.index("float r_s")])
 assert body.count("__syncthreads();") == 1
 
 # %%
-# Two things cross from thread to thread: `b_e`, the row, and `b_red0`, the sums of four warps. A barrier for
-# each would be right as well, but one is enough for both, and its comment says so. The other was left out.
+# `__syncthreads` is the barrier. Two arrays in shared memory need it: `b_e`, the row, and `b_red0`, the sums
+# of four warps. Both are written before it and read after it, so one barrier serves both, as its comment
+# says.
 #
-# What is a barrier? Threads run at their own pace. Say that thread 0 runs to its end first, then thread 1,
-# and so on. That is a [schedule](06_legal_or_not.py). Here are four threads; `E` writes the row and `Y` reads
-# it:
+# What is a barrier? Threads run at their own pace. Say that thread 0 runs to its end, then thread 1, and so
+# on: a [schedule](06_legal_or_not.py). Here are four threads; `E` writes the row and `Y` reads it:
 
 points = "{ E[i] : 0 <= i < 4; Y[i] : 0 <= i < 4 }"
 needs = "{ E[i] -> Y[3 - i] : 0 <= i < 4 }"
@@ -152,7 +156,7 @@ pf.visualize.dependences(points, needs, schedule=alone, title="Thread by thread,
 
 # %%
 # Two arrows go back in time. A barrier is one point in time for all threads: every write comes before it,
-# every read after it. Then any order of the threads is legal:
+# every read after it. Then threads may take any order, even one that writes backwards:
 
 barrier = "{ E[i] -> [0, 3 - i]; Y[i] -> [1, i] }"
 pf.visualize.dependences(points, needs, schedule=barrier, title="With a barrier")
@@ -180,8 +184,9 @@ print(*found.values(), sep="\n")
 assert "race" in found["PF730"]
 
 # %%
-# Some threads read too early, and some write where others are still reading. A GPU might have given right
-# results for months. [The emulator's page](../internals/emulator.md) says what it sees and what it cannot.
+# Both are reads that came before the write: the first is seen at the read, the second at the write. A GPU
+# might have given right results for months. [The emulator's page](../internals/emulator.md) says what it
+# sees.
 #
 # ## Exercise
 #

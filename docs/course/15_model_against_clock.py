@@ -1,15 +1,11 @@
 """# 15. Model against clock
 
 Every choice so far was made by a model: nothing ran, and yet the compiler said what is faster. Is it right?
-This chapter puts a model beside the clock, looks at where it is wrong, and then lets a compiler learn from
-its mistakes.
+This chapter puts a model beside the clock, and lets a compiler learn from its mistakes.
 """
 
 # %%
-# ## What a model says
-#
-# The four statements of a softmax are four kernels here. The model counts bytes and operations of each, and
-# divides them by what the machine can do at its best:
+# First a function that draws times, which you may skip:
 
 import json
 
@@ -17,6 +13,29 @@ import numpy as np
 
 import polyfuse as pf
 from polyfuse.learn import evaluate, model
+
+
+def dots(measured: np.ndarray, told: np.ndarray, who: str) -> pf.visualize.Picture:
+    """Measured times to the right, told ones upwards, in powers of ten. On the line they agree."""
+    x, y = (95 + 45 * np.clip(np.log10(1e6 * s), -1, 6) for s in (measured, told))
+    points = "\n".join(f'<circle cx="{a:.1f}" cy="{390 - b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True))
+    marks = "".join(
+        f'<text x="{95 + 45 * k}" y="358" text-anchor="middle">{10.0**k:g}</text>'
+        f'<text x="46" y="{299 - 45 * k}" text-anchor="end">{10.0**k:g}</text>'
+        for k in range(-1, 7)
+    )
+    return pf.visualize.Picture(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="385" font-size="11" fill="currentColor">'
+        f'{marks}<text x="10" y="14">us, {who}</text><text x="310" y="378">us, measured</text>'
+        f'<path d="M50 340L365 25" stroke="gray"/><g fill="#3b82c4" fill-opacity=".5">{points}</g></svg>'
+    )
+
+
+# %%
+# ## What a model says
+#
+# The four statements of a softmax are four kernels here. The model counts bytes and operations of each, and
+# divides them by what the machine can do at its best:
 
 program = pf.parse("""
 op softmax(x: f32[T, H]) -> (y: f32[T, H]) {
@@ -46,14 +65,14 @@ for told, real in zip(kernels.estimate().kernels, launches, strict=True):
 assert len(launches) == 4
 
 # %%
-# They differ. The model does not know this machine unless it was measured (`polyfuse doctor --measure`), nor
-# what was left in the caches, nor how fast the clock of the core runs today. For a choice that matters little
-# as long as it is wrong in the same way about both sides.
+# They differ, each by another factor. The model does not know this machine unless it was measured (`polyfuse
+# doctor --measure`), nor what was left in the caches. And this is one call, where
+# [chapter 1](01_a_first_operator.py) took the least of ten. For a choice the right order is enough.
 #
 # ## Three ways to be wrong
 #
-# One operator proves nothing. The repository has times of thousands of kernels of one machine, with what the
-# *projected model* said: the model that knows bytes, operations and also the loops that are printed.
+# One operator proves nothing. The repository has thousands of measured times, with what the *projected model*
+# said: the model that knows bytes, operations and also the loops that are printed.
 
 samples = evaluate.samples_of(pf.__path__[0] + "/../benchmarks/data")
 print(len(samples), "samples of", len(samples.programs), "programs")
@@ -63,39 +82,23 @@ measured, projected = samples.seconds[some], samples.projected[some]
 worst = some[np.argsort(-np.abs(np.log(projected / measured)))]
 names = list(dict.fromkeys(samples.programs[samples.program[k]] for k in worst))
 print("furthest off:", *names[:6], sep="\n  ")
-
-
-def dots(predicted: np.ndarray, title: str) -> pf.visualize.Picture:
-    """The clock to the right, a model upwards, in powers of ten of a microsecond. The line is agreement."""
-    x, y = (30 + 60 * np.clip(np.log10(1e6 * s), 0, 5) for s in (measured, predicted))
-    points = "\n".join(f'<circle cx="{a:.1f}" cy="{350 - b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True))
-    marks = "".join(
-        f'<text x="{30 + 60 * k}" y="344">{10**k}</text><text x="6" y="{320 - 60 * k}">{10**k}</text>'
-        for k in range(6)
-    )
-    return pf.visualize.Picture(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="380" height="360" font-size="11" '
-        f'fill="currentColor"><text x="60" y="14" font-size="14">{title}</text>{marks}'
-        f'<path d="M30 320L330 20" stroke="gray"/>'
-        f'<g fill="#3b82c4" fill-opacity=".5">{points}</g></svg>'
-    )
-
-
-dots(projected, "projected (up), measured (right), us")
+dots(measured, projected, "projected")
 
 # %%
 # A model is wrong in three ways. All dots may lie off the line by one factor: the machine is not the one of
-# the table. Small kernels may lie off: what a call costs counts there, and it is hard to tell. And single
-# dots may be far away, as where data decide how much there is to do. No table of machines mends these.
+# the table, and a better table mends that. Small kernels, to the left, may lie off: there the call itself
+# counts. And single dots may be far away, as where data decide how much there is to do.
 #
 # ## Learn the error
 #
 # A network sees the kernel as the code generator prints it: a graph of loops, accesses and operations, with
-# trip counts, strides and bytes. Each node looks at its neighbours, twice; their mean, maximum and sum, with
-# figures of the whole kernel, give one number: by which factor the projected time is wrong.
+# trip counts, strides and bytes. Each node looks at its neighbours, twice. The mean, maximum and sum of all
+# nodes, with figures of the whole kernel, give one number: by which factor the projected time is wrong.
 #
-# It was trained on other programs than those in the picture. That is the test that counts. Variants of one
-# program resemble each other, and so do two sizes of it: a model that has seen one only has to remember.
+# It was trained on other programs than those in the picture, which is the test that counts. Variants of one
+# program resemble each other, and so do two sizes of it: a model that has seen one only has to remember. The
+# *error* of a time is |told - measured| / measured. Figures are means over networks from several random
+# starts:
 
 learned = model.shipped()
 predicted = evaluate.predicted(learned, samples, some)
@@ -104,7 +107,7 @@ with open(pf.__path__[0] + "/../benchmarks/results/learned.json", encoding="utf-
 
 
 def held_out(figure: str, kind: str = "graph network", split: str = "programs") -> float:
-    """A figure of one kind of network on samples that were held out: the mean over its seeds."""
+    """A figure of one kind of network on what it has never seen."""
     found = [e for e in laboratory["experiments"].values() if e["part"] == 1]
     tests = [e["test"]["all"] for e in found if (e["kind"], e["split"]) == (kind, split)]
     return float(np.mean([t["mape"] if figure == "error" else t["right"] / t["pairs"] for t in tests]))
@@ -113,16 +116,14 @@ def held_out(figure: str, kind: str = "graph network", split: str = "programs") 
 for never_seen in ("kernels", "sizes", "programs"):
     print(f"never seen: {never_seen:9} mean error {held_out('error', split=never_seen):.0%}")
 assert held_out("error", split="kernels") < held_out("error", split="programs")
-dots(projected, "projected (up), measured (right), us") | dots(
-    predicted, "learned (up), measured (right), us"
-)
+dots(measured, projected, "projected") | dots(measured, predicted, "learned")
 
 # %%
 # ## Is it better?
 #
-# A compiler does not need times, it needs choices. So there are four figures: the mean error; pairs of ways
-# to compute the same that are put in the right order; what the first choice loses against the best way; and
-# what the best of the first five loses. Another measurement of the same shows what can be reached:
+# A compiler needs choices. So there are four figures: the mean error; pairs of ways to compute the same that
+# are put in the right order; what the first choice loses against the best way; and what the best of the first
+# five loses. The shipped model asks several networks together. Another measurement is the ceiling:
 
 ways = {
     "projected": projected,
@@ -135,57 +136,54 @@ for name, seconds in ways.items():
     errors[name] = found.mape
     print(f"{name:14} error {found.mape:6.1%}  pairs in order {found.right / found.pairs:4.0%}", end="  ")
     print(f"first loses {found.first:5.1%}, of five {found.five:4.1%}")
-assert errors["measured again"] < errors["learned"] < errors["projected"]
+assert errors["measured again"] < min(errors["learned"], errors["projected"])
 
 # %%
-# The error falls, and is still large for programs that are unlike all others. Read the last two columns: to
-# take the first choice blindly is not safe, and to measure five of some twenty ways is. So `cost="auto"`
-# takes the learned model only where it surely chooses better than the projected one. The shipped one:
+# A first choice alone is not safe; the best of five, measured, nearly is.
+#
+# `cost="auto"` takes the learned model only where it *surely* chooses better: no figure may be worse, and
+# when the operators are drawn again at random, its first choices must be faster in 95 % of the draws. A lead
+# from a few operators fails that. It is asked of variants of the code; the table has fusion plans as well:
 
 print("chooses surely better:", learned.about["wins"])
 
 # %%
 # ## What each part brings
 #
-# Two experiments ask that. The first gives a group of features the values of other kernels. If the error
-# grows, the model has read them:
+# Two experiments ask that. The first gives a group of features the values of other kernels. If the error of
+# the logarithm grows (0.01 is about 1 %), the model has read them:
 
-brings = laboratory["shipped"]["importance"]
-
-
-def bars(values: dict[str, float], title: str) -> pf.visualize.Picture:
-    """A bar for each value, the longest first; negative ones have none."""
-    ranked, most = sorted(values.items(), key=lambda pair: -pair[1]), max(values.values())
-    rows = "".join(
-        f'<text x="10" y="{46 + 22 * k}">{name}</text><text x="320" y="{46 + 22 * k}">{v:+.3f}</text>'
-        f'<rect fill="#3b82c4" x="110" y="{34 + 22 * k}" height="15" width="{max(0, 200 * v / most):.0f}"/>'
-        for k, (name, v) in enumerate(ranked)
-    )
-    return pf.visualize.Picture(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="380" height="{45 + 22 * len(ranked)}" '
-        f'font-size="12" fill="currentColor"><text x="10" y="18" font-size="14">{title}</text>{rows}</svg>'
-    )
-
-
-bars(brings, "error of log time, more by")
+GROUPS = {
+    "launch": "loops, iterations, chunks",
+    "bytes": "read, written, by level of memory",
+    "operations": "counts by kind",
+    "analytic": "terms of the projected time",
+    "choices": "what code generation chose",
+    "core": "registers, caches, width of vectors",
+}
+for group, grows in sorted(laboratory["shipped"]["importance"].items(), key=lambda pair: -pair[1]):
+    print(f"{grows:+.3f}  {group:11} {GROUPS[group]}")
 
 # %%
 # Read this with care: bytes are in the projected time as well. A group that brings little may be one whose
 # content another group has too.
 #
-# The second experiment trains again with a part left out or another one in its place:
+# The second experiment trains again, with a part left out:
 
-kinds = sorted({e["kind"] for e in laboratory["experiments"].values()})
-for kind in sorted(kinds, key=lambda kind: held_out("error", kind)):
-    print(f"error {held_out('error', kind):6.1%}   pairs in order {held_out('pairs', kind):4.0%}   {kind}")
-assert max(kinds, key=lambda kind: held_out("pairs", kind)) != max(
-    kinds, key=lambda kind: -held_out("error", kind)
-)
+KINDS = {
+    "graph network": "as above",
+    "no messages between nodes": "no node looks at its neighbours",
+    "features of kernels only": "no graph at all",
+    "time told from nothing": "the projected time is not corrected",
+}
+for kind, words in KINDS.items():
+    error, pairs = held_out("error", kind), held_out("pairs", kind)
+    print(f"error {error:4.0%}  pairs in order {pairs:4.0%}  {kind}: {words}")
 
 # %%
-# The two columns do not agree on which is best, and both move with the data: one operator that is wrong by
-# ten times moves a mean. [The laboratory](../lab/learned_cost.md) has all figures, and the commands that make
-# them.
+# The best by error need not be the best by pairs, and one operator that is wrong by ten times moves a mean.
+# The shipped network follows a paper, not this table: whoever picks by the test has learned from it. [The
+# laboratory](../lab/learned_cost.md) has more kinds, and the commands.
 #
 # ## Ask it
 #
@@ -196,10 +194,11 @@ flat = x.reshape(-1)[: 1 << 20]
 y = g(flat)
 told = g.explain(flat)
 print(told[told.index("tuning of gelu") :])
-assert np.abs(y - flat * (flat > 0)).max() < 0.2
+assert np.abs(y[flat > 4] - flat[flat > 4]).max() < 1e-3, "far from 0, GELU(x) = x"
 
 # %%
-# With `tune="measure"` it names the variants that are worth measuring, and the clock has the last word.
+# The star is the choice. *Non-temporal stores* write past the caches; a *chunk* is what a thread gets at a
+# time ([variants](../reference/tuning.md#what-is-varied)). With `tune="measure"` the clock has the last word.
 #
 # ## Exercise
 #
