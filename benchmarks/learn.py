@@ -19,7 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import polyfuse as pf
-from benchmarks import golden_programs, model_cases, random_programs, random_shapes, stdlib_sizes
+from benchmarks import golden_programs, learn_speed, model_cases, random_programs, random_shapes, stdlib_sizes
 from benchmarks.surroundings import machine_kind, surroundings
 from benchmarks.workload import load, select
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
@@ -165,6 +165,18 @@ def collect(given: argparse.Namespace) -> None:
         _tell(f"{time_programs(given.folder, half, core, _tell, given.noisy)} plans timed")
 
 
+def speeds(given: argparse.Namespace) -> None:
+    """The steps of `learn_speed` that are wanted; without any, what they found."""
+    folder = given.folder / "speed"
+    for step in ("ways", "choices"):
+        if getattr(given, step):
+            learn_speed.make(folder, given.seconds, _tell, step == "choices")
+    if given.times:
+        time_programs(folder, given.seconds, max(os.sched_getaffinity(0)), _tell)
+    if not any(getattr(given, step) for step in learn_speed.STEPS):
+        learn_speed.tell_all(folder, _tell)
+
+
 def summary(samples: Samples) -> str:
     """What there is, in a few lines."""
     by_family = {
@@ -193,14 +205,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gathering = commands.add_parser("gather", help="put what is timed into a file, beside others")
     gathering.add_argument("--out", type=Path, help="the file (default: that of this machine)")
     gathering.add_argument("--others", nargs="*", type=Path, default=(), help="files to put in as well")
+    speed = commands.add_parser("speed", help="the choices of the learned model beside the default")
+    speed.add_argument("--seconds", type=float, default=600, help="time that it may take")
+    for name, what in learn_speed.STEPS.items():
+        speed.add_argument(f"--{name}", action="store_true", help=what)
     for each in (making, gathering):
         each.add_argument("--threads", type=int, default=1, help="of kernels")
         each.add_argument("--core", choices=CORES, default="own", help="what code is made for")
-    for each in (making, gathering, commands.add_parser("refused", help="what could not be made, and why")):
+    for each in (
+        making,
+        gathering,
+        speed,
+        commands.add_parser("refused", help="what could not be made, and why"),
+    ):
         each.add_argument("--folder", type=Path, default=FOLDER, help="where made programs are")
     given = parser.parse_args(arguments)
     if given.command == "collect":
         collect(given)
+    elif given.command == "speed":
+        speeds(given)
     elif given.command == "refused":
         _tell("\n".join(refused(given.folder)))
     else:

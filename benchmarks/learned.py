@@ -11,20 +11,25 @@ All read `benchmarks/data`, which `python -m benchmarks.learn` collects; `train`
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learned_page import USUAL, write
+from benchmarks import learn_speed
+from benchmarks.learned_page import SPLITS, USUAL, write
 from benchmarks.surroundings import RESULTS, write_json
 from polyfuse.learn.evaluate import (
+    ELSEWHERE,
     HELD_OUT_SEED,
     Array,
     Figures,
@@ -34,6 +39,7 @@ from polyfuse.learn.evaluate import (
     figures,
     held_out_code_path,
     held_out_kernels,
+    held_out_machine,
     held_out_programs,
     held_out_sizes,
     importance,
@@ -42,6 +48,8 @@ from polyfuse.learn.evaluate import (
     ridge,
     samples_of,
     switching,
+    timed_elsewhere,
+    whole_programs,
 )
 from polyfuse.learn.features import GROUPS, KERNEL_FEATURES
 from polyfuse.learn.model import Design, Model
@@ -51,6 +59,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "benchmarks" / "data"
 SHIPPED = ROOT / "polyfuse" / "learn" / "cpu.npz"
 FOUND = RESULTS / "learned.json"
+# Experiments that run side by side write one after the other.
+LOCK = Path(tempfile.gettempdir()) / "polyfuse-learned.lock"
 SEEDS = (0, 1, 2)
 THREADS, WIDTH = map(KERNEL_FEATURES.index, ("threads", "vector bytes"))
 TASKS = {"variants": VARIANTS, "plans": PLANS}
@@ -60,6 +70,8 @@ CONFIDENT = 0.95
 # How much faster a variant has to be, by the model, than what the passes do.
 SURE = (1.0, 0.97, 0.95, 0.9, 0.8, 0.7)
 PARTS = (0.125, 0.25, 0.5)
+# Samples that a core makes in five minutes.
+CALIBRATION = 500
 
 # --- what is trained --------------------------------------------------------------------------------------
 
@@ -69,14 +81,14 @@ KINDS: Mapping[str, Kind] = {
     USUAL: (Design(), {}),
     "time told from nothing": (Design(residual=False), {}),
     "no messages between nodes": (Design(layers=0), {}),
-    "one layer of messages": (Design(layers=1), {}),
-    "three layers of messages": (Design(layers=3), {}),
     "features of kernels only": (Design(pooling=()), {}),
-    "features of kernels only, told from nothing": (Design(pooling=(), residual=False), {}),
     "nodes only": (Design(kernel=False), {}),
     "mean of nodes": (Design(pooling=("mean",)), {}),
     "maximum of nodes": (Design(pooling=("max",)), {}),
     "sum of nodes": (Design(pooling=("sum",)), {}),
+    "one layer of messages": (Design(layers=1), {}),
+    "three layers of messages": (Design(layers=3), {}),
+    "features of kernels only, told from nothing": (Design(pooling=(), residual=False), {}),
     "squared error alone": (Design(), {"rank": "none"}),
     "hinge": (Design(), {"rank": "hinge"}),
 }
@@ -97,12 +109,11 @@ class Experiment:
 
 
 def experiments() -> Iterator[Experiment]:
-    """All of them: of each seed what says most comes first."""
-    for seed in SEEDS:
-        yield from (Experiment(USUAL, split, 1.0, seed) for split in ("programs", "kernels", "sizes"))
-        yield from (Experiment(USUAL, "programs", part, seed) for part in reversed(PARTS))
-        yield from (Experiment(kind, "programs", 1.0, seed) for kind in KINDS if kind != USUAL)
-        yield Experiment(USUAL, "code path", 1.0, seed)
+    """All of them, from all seeds: what says most comes first."""
+    ways = [(USUAL, split, 1.0) for split in SPLITS]
+    ways += [(kind, "programs", 1.0) for kind in KINDS if kind != USUAL]
+    ways[4:4] = [(USUAL, "programs", part) for part in reversed(PARTS)]
+    yield from (Experiment(*way, seed) for way in ways for seed in SEEDS)
 
 
 def split_of(samples: Samples, name: str) -> Split | None:
@@ -112,6 +123,8 @@ def split_of(samples: Samples, name: str) -> Split | None:
         "sizes": held_out_sizes,
         "kernels": held_out_kernels,
         "code path": held_out_code_path,
+        "machine": held_out_machine,
+        "machine, calibrated": partial(held_out_machine, calibration=CALIBRATION),
     }
     return ways[name](samples)
 
@@ -171,6 +184,8 @@ def baselines(samples: Samples, split: Split) -> dict[str, dict[str, Any]]:
         "linear correction": ridge(samples, split),
         "mean of all": np.full(len(test), mean),
     }
+    if split.name == "machine":
+        ways["its time on the other machine"] = timed_elsewhere(samples, split)
     return {name: by_task(samples, test, seconds) for name, seconds in ways.items()}
 
 
@@ -201,7 +216,7 @@ def points(samples: Samples, which: Array, seconds: Array) -> list[list[float]]:
 
 
 def _splits(samples: Samples) -> dict[str, Split]:
-    found = {name: split_of(samples, name) for name in ("programs", "sizes", "kernels", "code path")}
+    found = {name: split_of(samples, name) for name in SPLITS}
     return {name: s for name, s in found.items() if s is not None}
 
 
@@ -259,25 +274,40 @@ def train(given: argparse.Namespace) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Experiments that were not made yet, as far as the time goes."""
+    """Experiments that were not made yet, as far as the time goes. Several may run side by side."""
     samples, until = data(given.data), time.monotonic() + 60 * given.minutes
-    known = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    made = {} if known.get("samples") != len(samples) else known["experiments"]
+
+    def known() -> dict[str, Any]:
+        read = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+        made = read["experiments"] if read.get("samples") == len(samples) else {}
+        return {**read, "samples": len(samples), "experiments": made}
+
     for e in experiments():
-        if e.name in made or (given.only and not any(text in e.name for text in given.only)):
+        if e.name in known()["experiments"]:
+            continue
+        if given.only and not any(text in e.name for text in given.only):
             continue
         if time.monotonic() > until:
             break
         found = experiment(samples, e, given.epochs)
         if found is not None:
-            made[e.name] = found
+            with LOCK.open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                before = known()
+                write_json(FOUND, {**before, "experiments": {**before["experiments"], e.name: found}})
             print(f"{e.name}: {found['cpu_seconds']} s, {_told(found['test'])}", flush=True)
-            write_json(FOUND, {**known, "samples": len(samples), "experiments": made})
 
 
 def _told(test: Mapping[str, Any]) -> str:
     tasks = (f"{n} tau {test[n]['tau']:.2f} first {test[n]['first']:.1%}" for n in TASKS)
     return f"MAPE {test['all']['mape']:.1%}, {', '.join(tasks)}"
+
+
+def by_core(samples: Samples) -> dict[str, int]:
+    """How many samples there are for each core."""
+    cores = [name.partition(ELSEWHERE)[2] for name in samples.programs]
+    counts = np.bincount(samples.program, minlength=len(cores))
+    return {c: int(counts[[k for k, x in enumerate(cores) if x == c]].sum()) for c in sorted({*cores})}
 
 
 def page(given: argparse.Namespace) -> None:
@@ -290,12 +320,21 @@ def page(given: argparse.Namespace) -> None:
             k: samples.about.get(k)
             for k in ("machine", "date", "threads", "made", "timed", "noisy", "failed")
         },
-        "programs": len(samples.programs),
+        "programs": int(whole_programs(samples).max()) + 1,
+        "cores": by_core(samples),
         "graphs": len(samples.graphs),
     }
     projected = shipped["baselines"]["programs"]["projected model"]
     won = wins(shipped["figures"], projected, shipped["sure"])
-    found = {**known, "samples": len(samples), "about": about, "wins": won, "shipped": shipped}
+    speed = json.loads(learn_speed.FOUND.read_text(encoding="utf-8")) if learn_speed.FOUND.exists() else {}
+    found = {
+        **known,
+        "samples": len(samples),
+        "about": about,
+        "wins": won,
+        "shipped": shipped,
+        "speed": speed,
+    }
     write_json(FOUND, found)
     write(found)
 

@@ -14,10 +14,13 @@ from statistics import fmean
 from typing import Any
 from xml.sax.saxutils import escape
 
+from benchmarks import learn_speed
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "lab" / "learned_cost.md"
 PICTURES = ROOT / "docs" / "pictures"
 USUAL = "graph network"
+SPLITS = ("programs", "machine", "machine, calibrated", "kernels", "sizes", "code path")
 SHIPPED = "shipped: three networks together"
 HEAD = (
     "| | MAPE | tau, variants | tau, plans | pairs | first, variants | first, plans "
@@ -73,15 +76,21 @@ def held_out(found: Found) -> str:
     return "\n".join([HEAD, *rows, row(SHIPPED, [shipped["figures"]])])
 
 
+def trained_text(found: Found) -> str:
+    """How the models of the tables were trained."""
+    every = [*found.get("experiments", {}).values()]
+    epochs, seconds = sorted({e["epochs"] for e in every}), sum(e["cpu_seconds"] for e in every)
+    told = f"{len(every)} models, {' or '.join(map(str, epochs))} epochs each"
+    return f"The tables are of {told}, which took a core {seconds / 60:.0f} minutes."
+
+
 def splits(found: Found) -> str:
     """Programs that are held out beside sizes and kernels that are."""
     rows = []
-    for split in ("programs", "sizes", "kernels", "code path"):
-        bases = found["shipped"]["baselines"].get(split)
-        if bases is None:
-            continue
-        names = ("a repeat of the measurement", "projected model")
-        rows += [row(f"{split}: {name}", [bases[name]]) for name in names]
+    names = ("a repeat of the measurement", "its time on the other machine", "projected model")
+    for split in SPLITS:
+        bases = found["shipped"]["baselines"].get(split, {})
+        rows += [row(f"{split}: {name}", [bases[name]]) for name in names if name in bases]
         rows += [row(f"{split}: {USUAL}", each) for each in [of(found, USUAL, split)] if each]
     return "\n".join([HEAD, *rows])
 
@@ -102,9 +111,10 @@ def curve(found: Found) -> list[tuple[float, list[Found]]]:
 def data_text(found: Found) -> str:
     """What the figures are of."""
     about, shipped = found["about"], found["shipped"]["figures"]["all"]
+    cores = ", ".join(f"{count} on `{core}`" for core, count in about["cores"].items())
     return (
         f"{found['samples']} samples of {about['programs']} programs with {about['graphs']} kernels that "
-        f"differ, {about['threads']} thread, {about['date']}. Timed were {about['timed']} plans; "
+        f"differ ({cores}), {about['threads']} thread, {about['date']}. Timed were {about['timed']} plans; "
         f"{about['noisy']} were left out because their repeats were apart by more than 10 %, "
         f"{about['failed']} failed. Held out are "
         f"{shipped['samples']} samples in {shipped['groups']} groups."
@@ -157,6 +167,11 @@ def switching_text(found: Found) -> str:
         f"first five that it names {f['five']:.1%}. Let it say what is measured."
     )
     return "\n".join([head, "|---|---|---|---|---|", *rows, "", told])
+
+
+def speed_text(found: Found) -> str:
+    """What choices without a measurement bring by the clock."""
+    return learn_speed.table(found["speed"]) if found.get("speed") else "Not timed yet."
 
 
 # --- plots ------------------------------------------------------------------------------------------------
@@ -245,6 +260,11 @@ def curves(found: Found) -> str:
             ]
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
             yield f'<path class="{color} w" d="M{path}"/>' if spots else ""
+            for (x, _), (_, some) in zip(spots, each, strict=True):
+                ends = [
+                    TOP + tall * (1 - of_all(v["all"][figure] for v in some) / top) for of_all in (min, max)
+                ]
+                yield f'<path class="{color} w" d="M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}"/>'
             yield from (f'<circle class="{color}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in spots)
             y = TOP + tall * (1 - projected[figure] / top)
             yield f'<path class="{color} w" stroke-dasharray="5 5" d="M{LEFT} {y:.1f}h{wide}"/>'
@@ -270,6 +290,39 @@ def bars(values: Mapping[str, float]) -> str:
     return framed(title, LEFT + 70 + wide + 80, TOP + 24 * len(ranked) + 12, parts())
 
 
+def kinds_plot(found: Found) -> str:
+    """Kinds of models by their error: the mean of some seeds, and the best and the worst of them."""
+    kinds = dict.fromkeys(e["kind"] for e in found.get("experiments", {}).values())
+    figures = {
+        "a": ("MAPE", lambda x: x["all"]["mape"]),
+        "b": ("pairs in the wrong order", lambda x: 1 - x["all"]["right"] / max(1, x["all"]["pairs"])),
+    }
+    rows = {kind: each for kind in kinds if (each := of(found, kind))}
+    ranked = sorted(rows, key=lambda kind: fmean(figures["a"][1](x) for x in rows[kind]))
+    most = max((f(x) for _, f in figures.values() for each in rows.values() for x in each), default=1.0)
+    names, wide = 260, 400
+
+    def parts() -> Iterator[str]:
+        for k in range(math.floor(most / 0.2) + 1):
+            x = names + wide * 0.2 * k / most
+            yield line(x, TOP, x, TOP + 28 * len(ranked))
+            yield label(x, TOP + 28 * len(ranked) + 16, f"{20 * k}%", "middle")
+        for k, kind in enumerate(ranked):
+            y = TOP + 28 * k + 8
+            yield label(names - 10, y + 8, kind, "end")
+            for j, (color, (_, of_each)) in enumerate(figures.items()):
+                values, at = [of_each(x) for x in rows[kind]], y + 8 * j
+                low, mean, high = (names + wide * v / most for v in (min(values), fmean(values), max(values)))
+                yield f'<path class="{color} w" d="M{low:.1f} {at}H{high:.1f}"/>'
+                yield f'<circle class="{color}" cx="{mean:.1f}" cy="{at}" r="3.5"/>'
+        for j, (color, (name, _)) in enumerate(figures.items()):
+            yield f'<rect class="{color}" x="{LEFT + 130 * j}" y="28" width="10" height="10"/>'
+            yield label(LEFT + 16 + 130 * j, 37, name)
+
+    title = "Kinds of models on held-out programs, and how far seeds are apart"
+    return framed(title, names + wide + 40, TOP + 28 * len(ranked) + 30, parts())
+
+
 # --- the page ---------------------------------------------------------------------------------------------
 
 
@@ -292,6 +345,8 @@ def write(found: Found) -> None:
         "held out": held_out,
         "splits": splits,
         "ablations": ablations,
+        "trained": trained_text,
+        "speed": speed_text,
         "features": importance_text,
         "switching": switching_text,
     }
@@ -301,6 +356,7 @@ def write(found: Found) -> None:
     pictures = {
         "learned-points.svg": scatter(found["shipped"]["points"]),
         "learned-curve.svg": curves(found),
+        "learned-kinds.svg": kinds_plot(found),
         "learned-features.svg": bars(found["shipped"]["importance"]),
     }
     for name, picture in pictures.items():

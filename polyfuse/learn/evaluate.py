@@ -4,6 +4,8 @@
     held-out sizes      operators at sizes that nobody trained on
     held-out kernels    single samples, whose programs are known: what can be reached at best
     held-out code path  trained on vectors of one width, tested on another
+    held-out machine    trained on one machine, tested on what was timed on both, without and with a few
+                        samples of other programs of the new one
 
 A repeat of the measurement is the ceiling, the projected model what there was before.  NumPy is all it needs.
 """
@@ -54,21 +56,63 @@ def held_out_programs(samples: Samples, seed: int = HELD_OUT_SEED, part: float =
 
 
 def held_out_sizes(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
-    """Operators at single choices of sizes."""
-    return _drawn("sizes", samples.program, seed, part)
+    """Operators at single choices of sizes, on all machines."""
+    return _drawn("sizes", whole_programs(samples)[samples.program], seed, part)
 
 
 def held_out_kernels(samples: Samples, seed: int = HELD_OUT_SEED, part: float = PART) -> Split:
-    """Single samples; what the compiler picks untuned is in two groups of its program, and on one side."""
-    keys = np.where(samples.default, -1 - samples.program, np.arange(len(samples)))
-    return _drawn("kernels", keys, seed, part)
+    """Single samples, on all machines; what the compiler picks untuned is in two groups of its program, and
+    on one side."""
+    program = whole_programs(samples)[samples.program]
+    return _drawn("kernels", np.where(samples.default, -1 - program, ways(samples)), seed, part)
 
 
 def held_out_code_path(samples: Samples) -> Split | None:
     """The samples with the usual vectors train, those with others test; None where all have the same."""
-    known, place, counts = np.unique(_vector_bytes(samples), return_inverse=True, return_counts=True)
+    wide = _of_core(samples, "vector bytes")
+    known, place, counts = np.unique(wide, return_inverse=True, return_counts=True)
     usual = place == counts.argmax()
     return Split("code path", np.flatnonzero(usual), np.flatnonzero(~usual)) if len(known) > 1 else None
+
+
+def held_out_machine(samples: Samples, calibration: int = 0, seed: int = HELD_OUT_SEED) -> Split | None:
+    """What was timed on the machine with the smallest L1 and on another one, too, tests; all of the others
+    train, and for a calibration so many samples of other programs on the tested one. None where all have
+    the same."""
+    size, wide = _of_core(samples, "L1 size"), _of_core(samples, "vector bytes")
+    usual = wide == wide.max()
+    here, there = usual & (size == size.min()), usual & (size > size.min())
+    if not there.any():
+        return None
+    way, program = ways(samples), whole_programs(samples)[samples.program]
+    test = here & np.isin(way, way[there])
+    train = there.copy()
+    others = np.unique(program[here & ~np.isin(program, program[test])])
+    for p in np.random.default_rng(seed).permutation(others):
+        if (train & here).sum() >= calibration:
+            break
+        train |= here & (program == p)
+    return Split("machine", np.flatnonzero(train), np.flatnonzero(test))
+
+
+def timed_elsewhere(samples: Samples, split: Split) -> Array:
+    """What the tested samples of `held_out_machine` take on the machine that trains."""
+    way = ways(samples)
+    known = dict(zip(way[split.train].tolist(), samples.seconds[split.train].tolist(), strict=True))
+    return np.array([known[w] for w in way[split.test].tolist()])
+
+
+def whole_programs(samples: Samples) -> Array:
+    """A number for each program, one for all machines."""
+    names = [name.partition(ELSEWHERE)[0] for name in samples.programs]
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names])
+
+
+def ways(samples: Samples) -> Array:
+    """A number for each sample: the same program compiled in the same way has one for all machines."""
+    rows = np.stack([whole_programs(samples)[samples.program], samples.task, samples.label], axis=1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
 
 
 def _drawn(name: str, keys: Array, seed: int, part: float) -> Split:
@@ -101,28 +145,28 @@ def operators(samples: Samples) -> Array:
     return np.array([numbers[top(name)] for name in names])
 
 
-NARROW = " (AVX2)"
+ELSEWHERE = " @ "
 
 
-def narrow(program: str) -> str:
-    """What a program is called whose code is for narrower vectors than the machine has."""
-    return f"{program}{NARROW}"
+def on_core(program: str, core: str) -> str:
+    """What a program is called where samples of several cores are together."""
+    return f"{program}{ELSEWHERE}{core}"
 
 
 def samples_of(*places: str | PathLike[str]) -> Samples:
-    """The samples of files, and of those for a CPU that are in folders; code for narrower vectors than the
-    machine has is other programs."""
+    """The samples of files, and of those for a CPU that are in folders. The name of a file says which core
+    they are for, and the programs of several files say it, too."""
     files = [f for p in map(Path, places) for f in (sorted(p.glob("cpu_*.xz")) if p.is_dir() else [p])]
-    found = [(f, load(f)) for f in files]
-    return merge(
-        [replace(x, programs=[*map(narrow, x.programs)]) if "_avx2" in f.stem else x for f, x in found]
-    )
+    found = [(f.stem.removeprefix("cpu_"), load(f)) for f in files]
+    if len(found) == 1:
+        return found[0][1]
+    return merge([replace(x, programs=[on_core(p, core) for p in x.programs]) for core, x in found])
 
 
 def stem(program: str) -> str:
-    """A program's name without its sizes and types: ``half/softmax_4096 T=8 f16`` is a ``softmax``. Random
-    programs and those with names in words keep them."""
-    program = program.removesuffix(NARROW)
+    """A program's name without its sizes, types and core: ``half/softmax_4096 T=8 f16`` is a ``softmax``.
+    Random programs and those with names in words keep them."""
+    program = program.partition(ELSEWHERE)[0]
     kind, _, name = program.partition("/")
     if kind in ("operator", "random", "example"):
         return program
@@ -135,8 +179,9 @@ def stem(program: str) -> str:
 _SIZES = re.compile(r"\w+=|\d+x\d|drawn|part|b?f\d+$")
 
 
-def _vector_bytes(samples: Samples) -> Array:
-    column = KERNEL_FEATURES.index("vector bytes")
+def _of_core(samples: Samples, feature: str) -> Array:
+    """A figure of the core that each sample is for."""
+    column = KERNEL_FEATURES.index(feature)
     first = samples.sample_graph[samples.sample_start[:-1]]
     return np.array([samples.graphs[g].kernel[column] for g in first])
 

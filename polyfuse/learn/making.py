@@ -98,10 +98,9 @@ class Maker:
         """Where the samples of a program are put."""
         return self.folder / f"{file_name(program.name)}{MADE}"
 
-    def make(self, program: Program) -> int:
-        """Lower, print and compile all samples of a program; how many there are."""
-        graph, sizes = program.make()
-        base = Compilation(
+    def compilation(self, graph: TensorGraph, sizes: Mapping[str, int]) -> Compilation:
+        """What the compiler does on its own."""
+        return Compilation(
             graph,
             sizes,
             LoopFusion(),
@@ -110,6 +109,11 @@ class Maker:
             packing=Packing(),
             knobs=self.knobs,
         )
+
+    def make(self, program: Program) -> int:
+        """Lower, print and compile all samples of a program; how many there are."""
+        graph, sizes = program.make()
+        base = self.compilation(graph, sizes)
         require_small(base)
         found = _Ways(self, program, base)
         found.draw()

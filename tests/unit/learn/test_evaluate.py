@@ -15,18 +15,21 @@ from polyfuse.learn.evaluate import (
     figures,
     held_out_code_path,
     held_out_kernels,
+    held_out_machine,
     held_out_programs,
     held_out_sizes,
     kendall,
+    on_core,
     operators,
     repeated,
     ridge,
     samples_of,
     stem,
     switching,
+    timed_elsewhere,
 )
 from polyfuse.learn.features import KERNEL_FEATURES
-from polyfuse.learn.samples import Samples
+from polyfuse.learn.samples import Samples, merge
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +62,12 @@ def test_programs_of_the_same_nodes_are_one_operator() -> None:
     assert found[1] == found[2] != found[0]
 
 
-def test_files_of_a_folder_are_one_set_and_narrower_code_is_other_programs(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_one_set_and_tell_programs_apart_by_core(tmp_path: Path) -> None:
     few = made_up(3, 1)
     for name in ("cpu_b_avx2", "cpu_a", "gpu_c"):
         few.save(tmp_path / f"{name}.xz")
     found = samples_of(str(tmp_path))
-    assert found.programs == [*few.programs, *(f"{p} (AVX2)" for p in few.programs)]
+    assert found.programs == [on_core(p, core) for core in ("a", "b_avx2") for p in few.programs]
     assert samples_of(tmp_path / "cpu_a.xz", tmp_path / "cpu_b_avx2.xz").programs == found.programs
     assert len(found) == 2 * len(few) and samples_of(tmp_path / "gpu_c.xz").programs == few.programs
 
@@ -78,8 +81,8 @@ def test_files_of_a_folder_are_one_set_and_narrower_code_is_other_programs(tmp_p
         ("workload/bias_gelu_4096", "bias_gelu"),
         ("model/dien part 1", "dien"),
         ("random/12", "random/12"),
-        ("random/12 (AVX2)", "random/12"),
-        ("half/softmax T=1024 H=64 f16 (AVX2)", "softmax"),
+        (on_core("random/12", "avx2"), "random/12"),
+        (on_core("half/softmax T=1024 H=64 f16", "avx2"), "softmax"),
         ("operator/means of rows", "operator/means of rows"),
     ],
 )
@@ -96,6 +99,42 @@ def test_the_code_path_is_held_out_where_there_are_two(samples: Samples) -> None
     graphs[samples.sample_graph[0]] = replace(wide, kernel=kernel)
     split = held_out_code_path(replace(samples, graphs=graphs))
     assert split is not None and split.test.tolist() == [0]
+
+
+def on_machine(samples: Samples, core: str, l1: float, factor: float) -> Samples:
+    """The same programs on another machine, which takes so many times as long."""
+    column, graphs = KERNEL_FEATURES.index("L1 size"), []
+    for g in samples.graphs:
+        kernel = g.kernel.copy()
+        kernel[column] = l1
+        graphs.append(replace(g, kernel=kernel))
+    names = [on_core(p, core) for p in samples.programs]
+    return replace(samples, graphs=graphs, programs=names, seconds=factor * samples.seconds)
+
+
+def test_a_machine_is_held_out_with_what_was_timed_on_both() -> None:
+    old, new = made_up(10, 4, seed=1), made_up(40, 4, seed=1)
+    both = merge([on_machine(old, "old", 5.0, 1.0), on_machine(new, "new", 4.0, 2.0)])
+    split, more = held_out_machine(both), held_out_machine(both, calibration=20)
+    assert split is not None and more is not None
+    assert split.train.tolist() == list(range(len(old)))
+    assert len(split.test) == len(old)
+    np.testing.assert_allclose(timed_elsewhere(both, split), both.seconds[split.test] / 2)
+    added = sorted({*more.train} - {*split.train})
+    assert more.test.tolist() == split.test.tolist() and len(added) == 20
+    names = [both.programs[both.program[k]] for k in added]
+    assert all(n.endswith("@ new") for n in names)
+    assert not {stem(n) for n in names} & {stem(n) for n in old.programs}
+    assert held_out_machine(old) is None
+
+
+def test_machines_share_what_is_held_out() -> None:
+    old, new = (on_machine(made_up(20, 4), name, l1, 1.0) for name, l1 in (("old", 5.0), ("new", 4.0)))
+    both = merge([old, new])
+    for split in (f(both) for f in (held_out_programs, held_out_sizes, held_out_kernels)):
+        mine = {(both.programs[both.program[k]].partition(" @ ")[0], int(both.label[k])) for k in split.test}
+        rest = {(both.programs[both.program[k]].partition(" @ ")[0], int(both.label[k])) for k in split.train}
+        assert len(split.test) and not mine & rest
 
 
 def test_measured_times_are_perfect(samples: Samples) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,12 +24,19 @@ def found() -> dict[str, Any]:
     for e in (learned.Experiment(learned.USUAL, part=p, seed=s) for p in (0.5, 1.0) for s in (0, 1)):
         made[e.name] = {"kind": e.kind, "split": e.split, "part": e.part, "test": shipped["figures"]}
     about = dict.fromkeys(("date", "threads", "made", "timed", "noisy", "failed", "programs", "graphs"), 1)
+    about |= {"cores": learned.by_core(samples)}
     return {"samples": len(samples), "about": about, "wins": True, "shipped": shipped, "experiments": made}
+
+
+def test_samples_are_counted_by_core() -> None:
+    samples = made_up(3, 2)
+    named = replace(samples, programs=["a @ x", "a @ y", "b @ y"])
+    assert learned.by_core(named) == {"x": 2, "y": 4}
 
 
 def test_experiments_are_told_apart() -> None:
     names = [e.name for e in learned.experiments()]
-    assert len(names) == len({*names}) == len(learned.SEEDS) * (len(learned.KINDS) + 6)
+    assert len(names) == len({*names}) == len(learned.SEEDS) * (len(learned.KINDS) + 8)
 
 
 def test_a_part_of_the_data_is_whole_programs() -> None:
@@ -66,6 +74,7 @@ def test_plots_are_pictures(found: dict[str, Any]) -> None:
     pictures = (
         learned_page.scatter(shipped["points"]),
         learned_page.curves(found),
+        learned_page.kinds_plot(found),
         learned_page.bars(shipped["importance"]),
     )
     for picture in pictures:
