@@ -109,7 +109,7 @@ names = ("none", "loop", "stitch", "loop + stitch")
 pf.visualize.traffic(*(parts[name] for name in names), names=names, device="H200")
 
 # %%
-# Here bytes are all that counts, and the time falls as they do. Read the table layer by layer:
+# Here the time falls as the bytes do. Read the table layer by layer:
 #
 # - **loop** joins statements that run over the same loops: a bias and the GELU after it, an exponential and
 #   the sum of it. Passes over a row share [the loop over rows](08_fusion.py), but alone layer I still makes
@@ -173,8 +173,7 @@ print(f"the layer {all_of_it:.1f} ms; between products {apart:.1f} ms, and fused
 # <details><summary>Answer</summary>
 #
 # 1. 17.32 / 17.10: 1.01x.
-# 2. Products take 0.85 ms. 1.17 / 0.95: 1.23x. The faster the products, the more there is to win between
-#    them.
+# 2. Products take 0.85 ms. 1.17 / 0.95: 1.23x.
 # 3. Three: the maximum, the exponentials with their sum, the quotients. Each needs the whole row of the one
 #    before, so they share the loop over rows, not that over columns. One kernel for them is layer II's work.
 #

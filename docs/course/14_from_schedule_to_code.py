@@ -58,8 +58,7 @@ print(function)
 # - `r_s` is `s[t]`. Nobody outside of the iteration needs it, so it becomes a register. `0x0.0p+0f` is 0.
 # - `acc0_v` has partial sums, one for each lane of some vectors: the
 #   [reassociation](10_what_no_schedule_can_do.py) that a reduction allows. `pf_fold_sum_f32` adds them up.
-# - `PF_IVDEP` tells the C++ compiler that iterations are independent, as the schedule proves, so it may use
-#   vectors.
+# - `PF_IVDEP` tells the C++ compiler that iterations are independent, so it may use vectors.
 # - The last loop is the second pass, over a row in the nearest cache.
 
 assert "r_s" in function and "PF_IVDEP" in function and "begin" in function
@@ -80,8 +79,8 @@ pf.visualize.placement(tiny, "x__row", "y", title="One block, and which row.thre
 # A line in words: `h (parallel @thr: y->h//4%32)` means that thread `h//4%32` runs the instance of `y` at
 # column `h`. The 1024 columns are split three times: `@vec` is a vector of 4 elements, `@thr` are 32 threads,
 # `@rnd` are 8 rounds. `@blk` are blocks, `@row` the four rows of a block. In a round, neighbouring threads
-# take neighbouring vectors, 512 bytes in all, because a GPU reads memory in whole lines. The picture has a
-# smaller block, with four threads a row.
+# take neighbouring vectors, because a GPU reads memory in whole lines. The picture has a smaller block, with
+# four threads a row.
 #
 # ## CUDA
 #
@@ -198,8 +197,8 @@ assert "race" in found["PF730"]
 # <details><summary>Answer</summary>
 #
 # 1. 65,536 / (128 x 32) = 16 warps: an occupancy of 25 %.
-# 2. 256 elements, which do not fit. More threads must share a row: with 4 warps a thread keeps 64. Then their
-#    sums go through shared memory, and that needs a barrier.
+# 2. 256 elements, which do not fit. With 4 warps a row a thread keeps 64. Then their sums go through shared
+#    memory, and that needs a barrier.
 # 3. No. Each thread reads what it has made, and the warp adds up by itself: everything is Local.
 #
 # </details>

@@ -96,7 +96,7 @@ dots(measured, projected, "projected")
 # nodes, with figures of the whole kernel, give one number: by which factor the projected time is wrong.
 #
 # It was trained on other programs than those in the picture, which is the test that counts. Variants of one
-# program resemble each other, and so do two sizes of it: a model that has seen one only has to remember. The
+# program, or sizes of it, resemble each other: a model that has seen one only has to remember. The
 # *error* of a time is |told - measured| / measured. Figures are means over networks from several random
 # starts:
 
@@ -165,8 +165,7 @@ for group, grows in sorted(laboratory["shipped"]["importance"].items(), key=lamb
     print(f"{grows:+.3f}  {group:11} {GROUPS[group]}")
 
 # %%
-# Read this with care: bytes are in the projected time as well. A group that brings little may be one whose
-# content another group has too.
+# Bytes are in the projected time as well: what a group brings depends on what others tell already.
 #
 # The second experiment trains again, with a part left out:
 
@@ -212,11 +211,11 @@ assert np.abs(y[flat > 4] - flat[flat > 4]).max() < 1e-3, "far from 0, GELU(x) =
 # <details><summary>Answer</summary>
 #
 # 1. 67 % and 64 %: 65 % in the mean. For a choice it is perfect: the order is right.
-# 2. 6 %. It would choose the slower way, and lose 10 %. Small errors of times do not make choices right.
+# 2. 6 %. It would choose the slower way, and lose 10 %.
 # 3. Other variants of the same programs were in its training. Your operator is one that it has never seen:
 #    hold out whole programs.
 #
 # </details>
 #
-# That was the course. [How-to pages](../howto/index.md) do one task each, the
-# [explanations](../explanation/index.md) say why things are as they are.
+# That was the course. [How-to pages](../howto/index.md) do one task each,
+# [explanations](../explanation/index.md) say why.
