@@ -229,6 +229,19 @@ def test_what_fails_is_told_and_left_out(found: Callable[..., Tuned]) -> None:
     assert any(r.note == "it crashed" for r in got.tuning.rows)
 
 
+def test_where_the_default_cannot_be_timed_it_stands(found: Callable[..., Tuned]) -> None:
+    fast, runs = likes("temporaries stored"), 0
+
+    def at_first(plan: Variant) -> float | str:
+        nonlocal runs
+        runs += plan.is_model
+        return "it did not end" if plan.is_model and runs == 1 else fast(plan)
+
+    assert found(Machine(fast, at_first)).plan.changes == ("temporaries stored",), "tried once more"
+    got = found(Machine(fast, lambda plan: "it crashed"))
+    assert got.plan.is_model and not got.tuning.timed and got.tuning.note == "not measured: it crashed"
+
+
 def test_without_a_measurement_the_model_decides(found: Callable[..., Tuned]) -> None:
     machine = Machine(likes("temporaries stored", "no packs"))
     got = found(machine, measure=False)
