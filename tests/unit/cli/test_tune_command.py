@@ -35,7 +35,7 @@ def invoke(*words: str) -> Result:
 
 
 def test_a_plan_is_searched_kept_and_taken(program: str) -> None:
-    quick = ("--no-measure", "--budget", "none", "--steps", "6", "--threads", "1")
+    quick = ("--cost", "projected", "--no-measure", "--budget", "none", "--steps", "6", "--threads", "1")
     done = invoke("tune", program, *SMALL, *quick, "--out", "plan.json")
     assert done.exit_code == 0, done.output
     assert "soft(T=6, H=10)" in done.output and "projected us" in done.output
