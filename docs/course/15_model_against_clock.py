@@ -5,7 +5,10 @@ This chapter puts a model beside the clock, and lets a compiler learn from its m
 """
 
 # %%
-# First a function that draws times, which you may skip:
+# ## What a model says
+#
+# The four statements of a softmax are four kernels here. The model counts bytes and operations of each, and
+# divides them by what the machine can do at its best:
 
 import json
 
@@ -13,29 +16,6 @@ import numpy as np
 
 import polyfuse as pf
 from polyfuse.learn import evaluate, model
-
-
-def dots(measured: np.ndarray, told: np.ndarray, who: str) -> pf.visualize.Picture:
-    """Measured times to the right, told ones upwards, in powers of ten. On the line they agree."""
-    x, y = (95 + 45 * np.clip(np.log10(1e6 * s), -1, 6) for s in (measured, told))
-    points = "\n".join(f'<circle cx="{a:.1f}" cy="{390 - b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True))
-    marks = "".join(
-        f'<text x="{95 + 45 * k}" y="358" text-anchor="middle">{10.0**k:g}</text>'
-        f'<text x="46" y="{299 - 45 * k}" text-anchor="end">{10.0**k:g}</text>'
-        for k in range(-1, 7)
-    )
-    return pf.visualize.Picture(
-        '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="385" font-size="11" fill="currentColor">'
-        f'{marks}<text x="10" y="14">us, {who}</text><text x="310" y="378">us, measured</text>'
-        f'<path d="M50 340L365 25" stroke="gray"/><g fill="#3b82c4" fill-opacity=".5">{points}</g></svg>'
-    )
-
-
-# %%
-# ## What a model says
-#
-# The four statements of a softmax are four kernels here. The model counts bytes and operations of each, and
-# divides them by what the machine can do at its best:
 
 program = pf.parse("""
 op softmax(x: f32[T, H]) -> (y: f32[T, H]) {
@@ -82,7 +62,7 @@ measured, projected = samples.seconds[some], samples.projected[some]
 worst = some[np.argsort(-np.abs(np.log(projected / measured)))]
 names = list(dict.fromkeys(samples.programs[samples.program[k]] for k in worst))
 print("furthest off:", *names[:6], sep="\n  ")
-dots(measured, projected, "projected")
+pf.visualize.predictions(measured, projected, title="projected")
 
 # %%
 # A model is wrong in three ways. All dots may lie off the line by one factor: the machine is not the one of
@@ -116,7 +96,8 @@ def held_out(figure: str, kind: str = "graph network", split: str = "programs") 
 for never_seen in ("kernels", "sizes", "programs"):
     print(f"never seen: {never_seen:9} mean error {held_out('error', split=never_seen):.0%}")
 assert held_out("error", split="kernels") < held_out("error", split="programs")
-dots(measured, projected, "projected") | dots(measured, predicted, "learned")
+shown = pf.visualize.predictions
+shown(measured, projected, title="projected") | shown(measured, predicted, title="learned")
 
 # %%
 # ## Is it better?
@@ -196,7 +177,7 @@ print(told[told.index("tuning of gelu") :])
 assert np.abs(y[flat > 4] - flat[flat > 4]).max() < 1e-3, "far from 0, GELU(x) = x"
 
 # %%
-# The star is the choice. *Non-temporal stores* write past the caches; a *chunk* is what a thread gets at a
+# The star is the choice. *Non-temporal stores* do not go through the caches; a *chunk* is what a thread gets at a
 # time ([variants](../reference/tuning.md#what-is-varied)). With `tune="measure"` the clock has the last word.
 #
 # ## Exercise

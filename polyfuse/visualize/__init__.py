@@ -20,6 +20,7 @@ _WHERE = {
     "graph": "polyfuse.visualize.stages",
     "placement": "polyfuse.visualize.stages",
     "plan": "polyfuse.visualize.stages",
+    "predictions": "polyfuse.visualize.predictions",
     "roofline": "polyfuse.visualize.rooflines",
     "schedule_order": "polyfuse.visualize.orders",
     "timeline": "polyfuse.visualize.stages",
@@ -35,6 +36,7 @@ __all__ = [
     "graph",
     "placement",
     "plan",
+    "predictions",
     "roofline",
     "schedule_order",
     "timeline",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from polyfuse.visualize.access_relations import accesses
     from polyfuse.visualize.orders import schedule_order
     from polyfuse.visualize.polyhedra import dependences, domain
+    from polyfuse.visualize.predictions import predictions
     from polyfuse.visualize.rooflines import roofline, traffic
     from polyfuse.visualize.stages import graph, placement, plan, timeline, tree
     from polyfuse.visualize.svg import Picture

@@ -97,6 +97,9 @@ TABLE: dict[str, Callable[[], Any]] = {
     "plans": lambda: v.plan(FUSED.lower(target="cpu"), FUSED.lower(target="cuda"), names=("cpu", "cuda")),
     "traffic": lambda: v.traffic(*ON_A_GPU, names=("apart", "fused"), device="H100"),
     "roofline": lambda: v.roofline(*ON_A_GPU, names=("apart", "fused"), device="A100"),
+    "predictions": lambda: v.predictions([2e-7, 3e-5, 0.2], [1e-6, 2e-5, 4.0], title="three kernels"),
+    "one prediction": lambda: v.predictions([1e-3], [1e-3]),
+    "far predictions": lambda: v.predictions([1e-9, 30.0], [1e-5, 1e3]),
     "outlined": lambda: v.schedule_order(SQUARE, TILES, tiles=2),
     "two timelines": lambda: v.timeline(*ON_A_GPU, names=("apart", "fused"), device="H100"),
     "timeline": lambda: v.timeline(SOFTMAX.op().specialize(T=64, H=64).schedule().lower(target="cpu")),
@@ -360,6 +363,8 @@ def test_two_pictures_on_a_page_share_no_name() -> None:
         (lambda: v.schedule_order(SQUARE, "{ S[i, j] -> [i] : j = 0 }"), "PF916", "no time for S[0, 1]"),
         (lambda: v.schedule_order(SQUARE, "{ S[i, j] -> [k] : 0 <= k < 2 }"), "PF916", "more than once"),
         (lambda: v.schedule_order(SQUARE, TILES, frame=24), "PF917", "frames are 0 to 23"),
+        (lambda: v.predictions([1.0], []), "PF918", "1 measured times stand beside 0"),
+        (lambda: v.predictions([1.0, 2.0], [1.0, 0.0]), "PF918", "the predicted time 1 is 0.0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw: Callable[[], Any], code: str, words: str) -> None:
