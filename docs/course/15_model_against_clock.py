@@ -177,8 +177,9 @@ print(told[told.index("tuning of gelu") :])
 assert np.abs(y[flat > 4] - flat[flat > 4]).max() < 1e-3, "far from 0, GELU(x) = x"
 
 # %%
-# The star is the choice. *Non-temporal stores* do not go through the caches; a *chunk* is what a thread gets at a
-# time ([variants](../reference/tuning.md#what-is-varied)). With `tune="measure"` the clock has the last word.
+# The star is the choice. *Non-temporal stores* do not go through the caches; a *chunk* is what a thread gets
+# at a time ([variants](../reference/tuning.md#what-is-varied)). With `tune="measure"` the clock has the last
+# word.
 #
 # ## Exercise
 #
