@@ -5,7 +5,7 @@
     page    figures and plots of what `run` found and of the shipped model into the documentation
 
 All read `benchmarks/data`, which `python -m benchmarks.learn` collects; `train` and `run` need PyTorch
-(`pip install polyfuse[learn]`) and one core.
+(`pip install '.[learn]'`) and one core.
 """
 
 from __future__ import annotations

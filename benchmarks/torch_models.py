@@ -243,7 +243,7 @@ def header(contenders: Sequence[str]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Geometric means of Inductor's times by ours."""
+    """Geometric means of the peers' times by ours."""
     both = [r for r in rows if {"inductor", "polyfuse"} <= set(r.step)]
     if not both:
         return ""
@@ -258,10 +258,14 @@ def summary(rows: Sequence[Row]) -> str:
         for r in both
     )
     cold = ratio((r.first["inductor"], r.first["polyfuse"]) for r in both)
+    by_eager = [(r.step["eager"], r.step["polyfuse"]) for r in both if "eager" in r.step]
+    least, most = (f(a / b for a, b in by_eager) for f in (min, max))
     memory = max(r.peak["polyfuse"] / r.peak["eager"] for r in both if "eager" in r.peak)
     return (
         f"Inductor's time by ours, in the geometric mean: steps {steps}, steps without products {own}, "
-        f"first steps {cold}. Our peak of memory is at most {memory:.2f} of eager mode's."
+        f"first steps {cold}. "
+        f"Eager mode's: steps {ratio(by_eager)}, from {least:.2f} to {most:.2f}. "
+        f"Our peak of memory is at most {memory:.2f} of eager mode's."
     )
 
 

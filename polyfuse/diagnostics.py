@@ -193,6 +193,11 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def install(extra: str) -> str:
+    """The hint that installs an extra of pyproject.toml; no index of packages has polyfuse."""
+    return f"pip install '.[{extra}]' in a clone of polyfuse"
+
+
 def _with_calls(finding: Diagnostic) -> Diagnostic:
     """With the calls of functions that lead to its place."""
     related, place = finding.related, finding.span

@@ -118,7 +118,7 @@ for registers in (32, 40, 64, 128):
 assert occupancy(32) == 1 and occupancy(40) == 0.75
 
 # %%
-# A CUDA compiler knows how many registers a kernel takes (`pip install "polyfuse[cuda-compile]"`):
+# A CUDA compiler knows how many registers a kernel takes (`pip install '.[cuda-compile]'` in a clone):
 
 try:
     (found,) = on_gpu.resources("H200").kernels

@@ -11,7 +11,7 @@ async function activate() {
   try {
     await client.start();
   } catch (error) {
-    const hint = "pip install 'polyfuse[lsp]', or set polyfuse.command";
+    const hint = "pip install '.[lsp]' in a clone of polyfuse, or set polyfuse.command";
     vscode.window.showWarningMessage(`polyfuse: no language server (${error.message}); ${hint}`);
   }
 }

@@ -34,7 +34,7 @@ def explore(
     The page is for this machine alone: its address has a token, without which nothing is answered. The file
     is read and never written; imports are read from its folder only.
 
-    Needs starlette and uvicorn: pip install 'polyfuse[explore]'.
+    Needs starlette and uvicorn: pip install '.[explore]' in a clone of polyfuse.
 
     Examples:
 

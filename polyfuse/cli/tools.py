@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyfuse.cli import screen
+from polyfuse.diagnostics import install
 
 if TYPE_CHECKING:
     from polyfuse.runtime.machine.doctor import Finding
@@ -59,12 +60,12 @@ def doctor(
 def lsp() -> None:
     """Start the language server for an editor, on standard input and output.
 
-    Needs pygls: pip install 'polyfuse[lsp]'. docs/howto/editors.md says how editors use it.
+    Needs pygls: pip install '.[lsp]' in a clone of polyfuse. docs/howto/editors.md says how editors use it.
     """
     from importlib.util import find_spec
 
     if find_spec("pygls") is None:
-        raise typer.BadParameter("the language server needs pygls: pip install 'polyfuse[lsp]'")
+        raise typer.BadParameter(f"the language server needs pygls: {install('lsp')}")
     from polyfuse.lsp.server import main
 
     main()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyfuse import __version__
-from polyfuse.diagnostics import ToolchainError
+from polyfuse.diagnostics import ToolchainError, install
 from polyfuse.explore.jobs import SUPERSEDED, Jobs
 from polyfuse.options import LAYERS
 
@@ -95,7 +95,7 @@ def require_packages() -> None:
     missing = [n for n in ("starlette", "uvicorn") if find_spec(n) is None]
     if missing:
         message = f"the explorer needs {' and '.join(missing)}"
-        raise ToolchainError(message, code="PF820", hint="pip install 'polyfuse[explore]'")
+        raise ToolchainError(message, code="PF820", hint=install("explore"))
 
 
 def create_app(settings: Settings, workers: Workers | None = None) -> Starlette:

@@ -703,7 +703,7 @@ def test_help_of_a_command(command: str) -> None:
 
 
 def test_brackets_in_help_are_no_markup() -> None:
-    assert "'polyfuse[lsp]'" in call("lsp", "--help").stdout
+    assert "pip install '.[lsp]'" in call("lsp", "--help").stdout
     assert "ignore[PF298]" in call("check", "--help").stdout
 
 

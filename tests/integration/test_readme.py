@@ -40,6 +40,10 @@ def test_python_blocks_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     tree = re.findall(r"^```\n(band.*?)^```", text, re.DOTALL | re.MULTILINE)[0]
     assert tree in done.stdout, "the README shows another tree than the program prints"
+    told = re.findall(r"^```\n(\+ .*?)^```", text, re.DOTALL | re.MULTILINE)[0]
+    parts = [re.escape(part) for part in told.split("...\n")]
+    assert re.search("(.*\n)+".join(parts), done.stdout), "explain() tells something else"
+    assert float(done.stdout.splitlines()[0]) < 1e-5, "the example prints its error first"
 
 
 def test_its_figures_come_from_committed_results() -> None:
@@ -55,6 +59,21 @@ def test_its_figures_come_from_committed_results() -> None:
     behind = sum(r < BEHIND for r in ratios.values())
     assert (behind, min(ratios, key=lambda n: ratios[n]).partition(" ")[0]) == (7, "dropout_residual")
     assert f"seven of {len(ratios)} cases, dropout {min(ratios.values()):.2f}x" in text
+
+
+def test_what_it_says_of_models_is_on_their_page() -> None:
+    """Steps of eager mode by ours: the mean, the least and the most."""
+    page = (ROOT / "docs" / "lab" / "torch_models.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| \w+ \|.*?\| ([\d.]+), [\d.]+, ([\d.]+) \| [\d.]+ \|", page, re.MULTILINE)
+    ratios = [float(eager) / float(ours) for eager, ours in steps]
+    mean, least, most = geometric_mean(ratios), min(ratios), max(ratios)
+    assert f"Eager mode's: steps {mean:.2f}, from {least:.2f} to {most:.2f}." in page
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{mean:.2f}x faster than in eager mode" in readme and f"[{len(steps)} models]" in readme
+    assert f"{least:.2f}x to {most:.2f}x" in readme
+    howto = (ROOT / "docs" / "howto" / "pytorch.md").read_text(encoding="utf-8")
+    assert f"{mean:.2f}x faster than in eager mode" in howto
+    assert f"from {least:.2f}x" in howto and f"to {most:.2f}x" in howto
 
 
 def test_its_pictures_are_up_to_date() -> None:

@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from polyfuse.diagnostics import ToolchainError
+from polyfuse.diagnostics import ToolchainError, install
 from polyfuse.options import Options
 from polyfuse.runtime.cache.disk import Built, Cache, cache_key, package_version, read_file, read_text
 from polyfuse.runtime.cuda.cubin import Resources, kernel_resources
@@ -42,7 +42,7 @@ from polyfuse.runtime.toolchain.work_folders import BUILDS, work_folder
 
 WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13")
 TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
-INSTALL = 'pip install "polyfuse[cuda-compile]"'
+INSTALL = install("cuda-compile")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from polyfuse.decisions import format_bytes
-from polyfuse.diagnostics import PolyfuseError
+from polyfuse.diagnostics import PolyfuseError, install
 from polyfuse.ir.ops import OPS
 from polyfuse.options import ENVIRONMENT
 
@@ -27,7 +27,7 @@ OPTIONAL = (
     ("scipy", f"{', '.join(o.name for o in OPS.values() if o.scipy)} of the NumPy baseline"),
 )
 CUDA_PACKAGES = (
-    ("pycuda", "one way to the driver; its library alone does as well", 'pip install "polyfuse[cuda]"'),
+    ("pycuda", "one way to the driver; its library alone does as well", install("cuda")),
     ("cuda-bindings", "another way to the driver", "pip install cuda-bindings"),
 )
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "asimd", "sve")

@@ -403,7 +403,7 @@ def test_missing_packages_have_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "find_spec", lambda name: None)
     with pytest.raises(ToolchainError) as caught:
         server.require_packages()
-    assert caught.value.code == "PF820" and "polyfuse[explore]" in str(caught.value)
+    assert caught.value.code == "PF820" and "pip install '.[explore]'" in str(caught.value)
 
 
 def test_a_port_that_is_taken() -> None:

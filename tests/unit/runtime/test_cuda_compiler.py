@@ -314,7 +314,7 @@ def test_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere(monkeypatch)
     with pytest.raises(ToolchainError, match="PF720") as caught:
         compile_cuda(SOURCE)
-    assert 'pip install "polyfuse[cuda-compile]"' in str(caught.value)
+    assert "pip install '.[cuda-compile]'" in str(caught.value)
 
 
 def test_the_wheel_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

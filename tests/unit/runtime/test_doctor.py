@@ -88,10 +88,10 @@ class OneDevice:
 def test_no_cuda_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _cuda_is(monkeypatch, nvrtc=False, nvcc=False, api=None)
     assert "PF740" in found["CUDA.driver"].detail and found["CUDA.driver"].remedy is not None
-    assert found["CUDA.NVRTC"].remedy == 'pip install "polyfuse[cuda-compile]" (needs no GPU)'
+    assert found["CUDA.NVRTC"].remedy == "pip install '.[cuda-compile]' in a clone of polyfuse (needs no GPU)"
     assert "nothing can compile" in found["CUDA.NVRTC"].detail
     if found["CUDA.pycuda"].state == "info":
-        assert found["CUDA.pycuda"].remedy == 'pip install "polyfuse[cuda]"'
+        assert found["CUDA.pycuda"].remedy == "pip install '.[cuda]' in a clone of polyfuse"
     assert {f.state for f in found.values() if f.group == "CUDA"} <= {"info", "ok"}
     assert found["Targets.cuda"].state == "info"
     assert doctor.can_measure(list(found.values()))  # a machine without a GPU lacks nothing
