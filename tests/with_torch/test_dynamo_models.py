@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from benchmarks.torch_zoo import MODELS, optimizer_of
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.torch.dynamo import kernels, polyfuse_backend, report
 from polyfuse.torch.dynamo.report import GRAPHS
+from polyfuse.torch.dynamo.settings import PRECISIONS, RESTS, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +220,14 @@ def test_options_that_there_are_not_are_refused(options: dict[str, Any], words: 
     with pytest.raises(Exception, match="PF810") as caught:
         torch.compile(lambda x: x.exp() + 1, backend=polyfuse_backend, options=options)(torch.ones(3))
     assert words in str(caught.value)
+
+
+def test_the_page_of_options_has_all_values() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.d" / "PF810.md").read_text(encoding="utf-8")
+    mend = " ".join(page.partition("Mend: ")[2].split())
+    words = re.findall(r"`([^`]*)`", mend)
+    names = {f.name for f in fields(Settings)}
+    assert set(words) == names | {f'"{v}"' for v in (*PRECISIONS, *RESTS)}
 
 
 def test_a_region_that_cannot_be_compiled_goes_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
