@@ -52,12 +52,17 @@ def require_memory(tensor: Any, name: str) -> None:
         raise no_gradient(f"argument '{name}'", name)
 
 
-def no_gradient(what: str, name: str, because: str = "none would flow here") -> ArgumentError:
-    """The error PF420 for an argument whose gradient is asked for."""
+def no_gradient(
+    what: str,
+    name: str,
+    because: str = "none would flow here",
+    remedy: str = "pf.torch.op(f) has one, unless it writes an argument (inout)",
+) -> ArgumentError:
+    """The error PF420 for an argument whose gradient is asked for; `remedy` says how it can be had."""
     return ArgumentError(
         f"{what} requires grad, but this operator has no gradient: {because}",
         code="PF420",
-        hint="give it one: pf.torch.op(f, backward=...); or, if no gradient is to flow, call it within "
+        hint=f"{remedy}; or, if no gradient is to flow, call it within "
         f"`with torch.no_grad():`, or pass {name}.detach()",
     )
 

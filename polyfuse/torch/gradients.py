@@ -119,7 +119,8 @@ class Differentiation:
             pair = grad(operator, flowing or wrt, of=of, dtypes=generics.dtypes, ranks=generics.ranks)
         except PolyfuseError as error:
             what = f"argument '{wrt[0]}' of {signature.name}"
-            raise no_gradient(what, wrt[0], because=error.diagnostics[0].message) from error
+            because, remedy = error.diagnostics[0].message, "give it one: pf.torch.op(f, backward=...)"
+            raise no_gradient(what, wrt[0], because, remedy) from error
         return self._of_pair(pair, graph)
 
     def _of_pair(self, pair: Gradients, graph: TensorGraph) -> Rule:

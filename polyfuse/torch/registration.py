@@ -122,7 +122,14 @@ class Registered:
         """It is an error to ask for a gradient."""
 
         def refuse(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            raise no_gradient(f"an argument of {self.signature.name}", "it")
+            given = self.named(args, kwargs)
+            name = next(n for n, v in given.items() if requires_grad(v))
+            what = f"argument '{name}' of {self.signature.name}"
+            written = [p.name for p in self.signature.params if p.inout]
+            if not written:
+                raise no_gradient(what, name)
+            because = f"it writes '{written[0]}' in place"
+            raise no_gradient(what, name, because, "for a gradient, give a result in place of inout")
 
         self.on_autograd(refuse)
 

@@ -305,10 +305,11 @@ def test_what_has_no_gradient_says_so() -> None:
     step, f = pf.torch.op(STEP), pf.compile(TWICE)
     p, g = torch.ones(3), torch.ones(3, requires_grad=True)
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    for call in (lambda: step(p, g, 0.1), lambda: f(w)):
+    calls = (lambda: step(p, g, 0.1), "argument 'g' of step"), (lambda: f(w), "pf.torch.op(f) has one")
+    for call, words in calls:
         with pytest.raises(ArgumentError) as error:
             call()
-        assert error.value.code == "PF420" and "backward=" in str(error.value)
+        assert error.value.code == "PF420" and words in str(error.value)
     with pytest.raises(Exception, match="PF420"):
         torch.compile(lambda x: f(x), fullgraph=True)(w)
     with pytest.raises(Exception, match="PF805"):
@@ -316,6 +317,21 @@ def test_what_has_no_gradient_says_so() -> None:
     with torch.no_grad():
         step(p, g, 0.5)
     assert p.tolist() == [0.5] * 3
+
+
+def test_hints_for_an_operator_that_writes_an_argument_work() -> None:
+    p, g = torch.ones(3, requires_grad=True), torch.ones(3)
+    for backward in (None, lambda g: {"g": g}):
+        with pytest.raises(ArgumentError) as error:
+            pf.torch.op(STEP, backward=backward)(p, g, 0.5)
+        told = str(error.value)
+        assert "it writes 'p' in place" in told and "a result in place of inout" in told
+        assert "p.detach()" in told and "backward=" not in told
+    pf.torch.op(STEP)(p.detach(), g, 0.5)
+    assert p.tolist() == [0.5] * 3
+    step = STEP.replace("inout p", "p").replace(") {", ") -> (q: f32[N]) {").replace("p[i] =", "q[i] =")
+    pf.torch.op(step)(p, g, 0.5).sum().backward()
+    assert p.grad is not None and p.grad.tolist() == [1.0] * 3
 
 
 # --- vmap ---------------------------------------------------------------------------------------------------
