@@ -18,7 +18,7 @@ from polyfuse.driver.names import digest
 from polyfuse.interop.torch_tensors import BY_TOKEN
 from polyfuse.support.processes import ForkLock
 from polyfuse.torch.gradients import Differentiation
-from polyfuse.torch.registration import NAMESPACE, Registered, dtype_of
+from polyfuse.torch.registration import NAMESPACE, Registered, dtype_of, require_tensors
 
 
 def op(
@@ -156,6 +156,7 @@ class TorchOperator:
         sizes = {s.name: kwargs[s.name] for s in self.function.signature.size_params if s.name in kwargs}
         if not any(isinstance(v, torch.Tensor) for v in named.values()):
             return self.function(*args, **kwargs)
+        require_tensors(self.function.signature, named)
         params = self.function.signature.params
         scalars = (p.name for p in params if p.is_scalar and isinstance(named[p.name], torch.Tensor))
         registered = self._register(frozenset(scalars))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,42 @@ class Registered:
                 return self.overload(*_of_one_dtype(self.signature, args, device), **kwargs)
 
         return kernel
+
+
+def require_tensors(signature: Signature, named: Mapping[str, Any]) -> None:
+    """Raises ArgumentError PF425 for what torch's dispatcher takes neither as a tensor nor as a number."""
+    for p in signature.params:
+        value = named[p.name]
+        fits = _stands_for_tensor(value) or (p.is_scalar and _is_number(value))
+        if fits or (value is None and p.optional):
+            continue
+        what = "None" if value is None else f"a {type(value).__name__}"
+        kind = "a number" if p.is_scalar else "a tensor of torch"
+        is_array = hasattr(value, "__array__") or isinstance(value, (list, tuple))
+        raise ArgumentError(
+            f"argument '{p.name}' is {what}; {kind} is expected beside other tensors: {p}",
+            code="PF425",
+            span=p.span,
+            hint=_as_tensor(p.name, named) if is_array and not p.is_scalar else None,
+        )
+
+
+def _as_tensor(name: str, named: Mapping[str, Any]) -> str:
+    """How an array becomes a tensor where the other tensors are."""
+    other = next(n for n, v in named.items() if isinstance(v, torch.Tensor))
+    device = "" if named[other].device.type == "cpu" else f", device={other}.device"
+    return f"make a tensor of it: torch.as_tensor({name}{device})"
+
+
+def _stands_for_tensor(value: Any) -> bool:
+    """Is it a tensor, or what tracers have in place of one?"""
+    return hasattr(type(value), "__torch_function__")
+
+
+def _is_number(value: Any) -> bool:
+    """Python's, NumPy's, or a symbol of a tracer."""
+    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return isinstance(value, (Number, *symbols)) or getattr(value, "ndim", None) == 0
 
 
 def _require_no_tangents(signature: Signature, args: tuple[Any, ...]) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +107,26 @@ def test_a_third_gradient() -> None:
     for _ in range(3):
         (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     torch.testing.assert_close(y, x.exp() * w)
+
+
+def test_arguments_that_are_no_tensors_beside_those_that_are() -> None:
+    f = pf.torch.op("op f(x: f32[N], g: f32[N], k: f32) -> (y: f32[N]) {\n  y[i] = k * x[i] + g[i]\n}")
+    x, array = torch.ones(3), np.ones(3, np.float32)
+    for g in (array, [1.0, 2.0, 3.0]):
+        with pytest.raises(pf.PolyfuseError) as caught:
+            f(x, g, 1.0)
+        told = str(caught.value)
+        assert "PF425" in told and "argument 'g'" in told and "<string>:1:17" in told and "    |" in told
+        assert "torch.as_tensor(g)" in told
+        assert f(x, torch.as_tensor(g), 1.0).shape == (3,)
+    with pytest.raises(pf.PolyfuseError, match="argument 'x' is a ndarray"):
+        f(array, x, k=1.0)
+    for value in ("two", None, array):
+        with pytest.raises(pf.PolyfuseError, match=r"argument 'k' is .*; a number is expected"):
+            f(x, x, value)
+    for number in (2, 2.0, np.float32(2), np.array(2.0, np.float32), torch.tensor(2.0)):
+        assert f(x, x, number).tolist() == [3.0] * 3
+    assert isinstance(f(array, array, 2.0), np.ndarray)  # no tensors, no torch
 
 
 def test_an_argument_that_nothing_flows_to() -> None:
