@@ -24,7 +24,8 @@ def report(model: Any = None) -> Report:
     Parameters
     ----------
     model
-        It, or None for all models of the process. One without parameters cannot be told from others.
+        It, or None for all of this process. A function, or a model without parameters, cannot be told from
+        others: the report is of all of this process, and says so.
 
     Returns
     -------

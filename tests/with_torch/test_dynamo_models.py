@@ -291,6 +291,19 @@ def test_unusual_arguments_are_computed_as_eager_does(name: str) -> None:
         assert found.stride() == want.stride()
 
 
+def test_the_report_of_a_function_says_that_it_is_of_all() -> None:
+    first, second = compiled(lambda x: x.exp() + 1), compiled(lambda x: x.sin() * 2)
+    assert str(report(second)).splitlines()[1:] == ["nothing was compiled"]
+    first(torch.ones(3)), second(torch.ones(3))
+    model = compiled(nn.LayerNorm(3))
+    model(torch.ones(2, 3))
+    for unknown in (second, nn.ReLU()):
+        head, *lines = str(report(unknown)).splitlines()
+        assert "all of this process" in head and lines == str(report()).splitlines()
+    assert len(report(second).graphs) == 3 and not report().is_of_process
+    assert len(report(model).graphs) == 1 and "all of this process" not in str(report(model))
+
+
 def test_the_report_names_what_ends_a_region() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     with torch.no_grad():

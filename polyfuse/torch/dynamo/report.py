@@ -86,9 +86,11 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All graphs of a model; `print` shows them."""
+    """All graphs of a model; `print` shows them. `is_of_process`: a model was asked for that cannot be told
+    from others, and these are the graphs of all."""
 
     graphs: tuple[GraphReport, ...]
+    is_of_process: bool = False
 
     @property
     def fallbacks(self) -> list[str]:
@@ -96,9 +98,11 @@ class Report:
         return [f for x in self.graphs for f in x.fallbacks]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.graphs)) or "nothing was compiled"
+        note = [ALL_OF_THIS_PROCESS] if self.is_of_process else []
+        return "\n".join([*note, *(map(str, self.graphs) if self.graphs else ["nothing was compiled"])])
 
 
+ALL_OF_THIS_PROCESS = "all of this process: what has no parameters cannot be told from others"
 GRAPHS: list[GraphReport] = []
 """Of this process, in order."""
 
@@ -106,11 +110,11 @@ GRAPHS: list[GraphReport] = []
 def report(model: Any = None) -> Report:
     """What became of a model that `torch.compile(model, backend="polyfuse")` gave, or of all of this process.
 
-    A model without parameters cannot be told from others.
+    A function or a model without parameters cannot be told from others: the report is of all, and says so.
     """
     own = {id(t) for t in _tensors_of(model)}
     if not own:
-        return Report(tuple(GRAPHS))
+        return Report(tuple(GRAPHS), is_of_process=model is not None)
     return Report(tuple(x for x in GRAPHS if any(id(r()) in own for r in x.tensors if r() is not None)))
 
 
