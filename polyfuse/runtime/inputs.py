@@ -15,7 +15,17 @@ from typing import Protocol
 import numpy as np
 
 from polyfuse.ir.dtypes import BY_NAME, from_numpy
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, evaluate, substitute, variables
+from polyfuse.ir.index_expr import (
+    IBin,
+    IConst,
+    IndexExpr,
+    ISize,
+    IVar,
+    evaluate,
+    product,
+    substitute,
+    variables,
+)
 from polyfuse.ir.index_expr import sizes as size_names
 from polyfuse.ir.linear import interval
 from polyfuse.ir.tensor_graph import (
@@ -51,13 +61,15 @@ _HOLDS = {
 def default_sizes(graph: TensorGraph, given: Mapping[str, int], most: int = MOST_INSTANCES) -> dict[str, int]:
     """All sizes of a graph: the given ones, and for the others one round number that suits them.
 
-    It is the largest that keeps the work below `most` statement instances and meets the constraints;
-    a size that is taken off others (``H-R+1``) is small, like a filter.
+    It is the largest that keeps the work below `most` statement instances, each tensor of these sizes below
+    twice as many elements (few of a large one may be read), and meets the constraints; a size that is taken
+    off others (``H-R+1``) is small, like a filter.
     """
     defaults = {p.name: p.default for p in graph.size_parameters if p.default is not None}
     missing = [n for n in graph.sizes if n not in given and n not in defaults]
     mine = {p.name for p in graph.size_parameters}
     bounded = {n for n in missing if n in mine or _is_filter(graph, n)}
+    free = [t for t in graph.tensors if any(n in missing for e in t.shape for n in size_names(e))]
     sizes = dict(given)
     for value in CANDIDATES:
         sizes = {n: min(value, SMALL) if n in bounded else value for n in missing}
@@ -65,7 +77,7 @@ def default_sizes(graph: TensorGraph, given: Mapping[str, int], most: int = MOST
         _take_defaults(sizes, {n: e for n, e in defaults.items() if n not in given})
         sizes = _solved(graph, sizes, missing)
         _take_defaults(sizes, {n: e for n, e in defaults.items() if n not in given})
-        if fits(graph, sizes, most):
+        if fits(graph, sizes, most) and all(evaluate(product(t.shape), sizes) <= 2 * most for t in free):
             break
     return sizes
 

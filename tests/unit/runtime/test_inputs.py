@@ -8,7 +8,7 @@ import pytest
 import polyfuse as pf
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
-from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.runtime.inputs import MOST_INSTANCES, default_sizes, dim_ranges, instances, make_inputs
 
 
@@ -77,6 +77,7 @@ def test_default_sizes_fit(name: str) -> None:
     sizes = default_sizes(graph, {})
     assert set(sizes) == set(graph.sizes)
     assert 0 < instances(graph, sizes) <= MOST_INSTANCES
+    assert all(evaluate(product(t.shape), sizes) <= 2 * MOST_INSTANCES for t in graph.tensors)
 
 
 @pytest.mark.parametrize("upper", ["min(t, T - t)", "min(t + 3, T) - max(t - 4, 0)", "t % 7"])
