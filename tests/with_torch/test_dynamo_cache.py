@@ -69,6 +69,8 @@ def test_a_later_process_traces_nothing() -> None:
     assert [g.regions for g in GRAPHS] == regions
     assert [g.kind for g in report(model).graphs] == ["forward", "backward"]
     assert "kept by an earlier process" in str(report(model))
+    for region in report(model).regions:
+        assert "op region(" in str(region.program) and "legal" in region.explain()
 
 
 def test_sizes_stay_open() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import polyfuse as pf
 from benchmarks.torch_zoo import MODELS, optimizer_of
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.torch.dynamo import kernels, polyfuse_backend, report
@@ -302,6 +304,35 @@ def test_the_report_of_a_function_says_that_it_is_of_all() -> None:
         assert "all of this process" in head and lines == str(report()).splitlines()
     assert len(report(second).graphs) == 3 and not report().is_of_process
     assert len(report(model).graphs) == 1 and "all of this process" not in str(report(model))
+
+
+def test_regions_of_the_report_have_their_program_and_its_decisions() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+    compiled(model)(torch.randn(3, 4)).sum().backward()
+    found = report(model).regions
+    assert [r.name for r in found] == [r.name for g in report(model).graphs for r in g.regions]
+    forward = found[0]
+    text = str(forward.program)
+    assert "p0: f32[3, 4]" in text and "rsqrt(" in text
+    names = dict(re.findall(r"(q\d+):(\w+)", text))
+    told = forward.explain()
+    assert "legal" in told and set(re.findall(r"\bq\d+", told)) <= names.keys()
+
+
+def test_the_program_of_a_region_computes_what_it_computes() -> None:
+    x = torch.randn(3, 4)
+    found = compiled(lambda x: torch.softmax(x, 1) * 2)(x)
+    (region,) = report().regions
+    torch.testing.assert_close(torch.from_numpy(pf.compile(region.program)(x.numpy())), found)
+
+
+def test_a_region_with_open_sizes_is_explained_once_it_was_called() -> None:
+    f = compiled(lambda x: (x.exp() + 1).sum(1), dynamic=True)
+    f(torch.ones(3, 5))
+    (region,) = report().regions
+    assert "s0" in str(region.program) and "sizes are parameters" in region.explain()
+    copied = pickle.loads(pickle.dumps(region))
+    assert "not compiled yet" in copied.explain() and str(copied.program) == str(region.program)
 
 
 def test_the_report_names_what_ends_a_region() -> None:

@@ -224,11 +224,10 @@ def _failures(
     failed: dict[Node, str] = {}
     reports = []
     for k, region in enumerate(found.regions):
-        call, kernels = calls[k], None
+        call = calls[k]
         if call.is_known:
             try:
                 call.compile()
-                kernels = call.launches
             except Exception as problem:  # a fault of ours is no fault of the model
                 why = told_by(problem)
                 file = save(region, lowered[k], why)
@@ -241,7 +240,7 @@ def _failures(
                 counters[COUNTERS]["fallbacks"] += 1
                 failed.update(dict.fromkeys(region.nodes, f"it could not be compiled: {why}"))
                 continue
-        reports.append(region_report(call.__name__, region, lowered[k], found, kernels))
+        reports.append(region_report(call, region, lowered[k], found))
     told.regions = reports
     if not failed:
         counters[COUNTERS]["regions"] += len(calls)

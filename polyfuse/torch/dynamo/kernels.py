@@ -75,6 +75,13 @@ class Program:
                 found = self._machines[sizes] = _machine(built.executable)
         return found
 
+    def explain(self, sizes: tuple[int, ...]) -> str:
+        """Every decision for sizes, in the order of the graph's; one a line."""
+        named = dict(zip(self.graph.sizes, sizes, strict=True))
+        with self._lock:
+            built = self.built(named)
+            return "\n".join(map(str, (*built.decisions, *built.scalar_loops, *self.family.told(named))))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _program, (self.graph, self.target, self.options)
 
@@ -316,6 +323,13 @@ class Call:
         """Kernels at the sizes that it was compiled for first."""
         first = next((x for x in self._known.values() if x is not None), None)
         return None if first is None else first.machine.launches
+
+    def explain(self) -> str:
+        """Every decision for the sizes that it was compiled for first, one a line."""
+        first = next((sizes for sizes, x in self._known.items() if x is not None), None)
+        if first is None:
+            return "not compiled yet: its sizes come with a call"
+        return self.program.explain(first)
 
     def __call__(self, *arguments: Any) -> Tensors:
         count = len(self.inputs)

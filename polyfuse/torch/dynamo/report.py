@@ -9,8 +9,11 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Any
 
+from polyfuse.api import Program, parse
+from polyfuse.autodiff.graph_text import operator_text
 from polyfuse.decisions import format_bytes
 from polyfuse.torch.dynamo.kernels import Call
 from polyfuse.torch.dynamo.lowering import Lowered, is_item, is_view
@@ -31,6 +34,21 @@ class RegionReport:
     kernels: int | None
     bytes_saved: int
     ends: tuple[str, ...]
+    call: Call = field(repr=False, compare=False)
+
+    @property
+    def program(self) -> Program:
+        """The region in the language, with the names of definitions that `explain` uses; `print` shows it.
+
+        Raises ArgumentError PF794 for what the language has no words for.
+        """
+        graph = self.call.program.graph
+        named = ", ".join(f"{s.name}:{s.target}" for s in graph.statements)
+        return parse(operator_text(graph, comments=wrap(f"definitions: {named}", 100)))
+
+    def explain(self) -> str:
+        """Every decision of the compiler for its kernels, one a line."""
+        return self.call.explain()
 
     def __str__(self) -> str:
         launched = "?" if self.kernels is None else str(self.kernels)
@@ -93,6 +111,11 @@ class Report:
     is_of_process: bool = False
 
     @property
+    def regions(self) -> list[RegionReport]:
+        """Of all graphs, in order."""
+        return [r for x in self.graphs for r in x.regions]
+
+    @property
     def fallbacks(self) -> list[str]:
         """Why regions went to ATen."""
         return [f for x in self.graphs for f in x.fallbacks]
@@ -129,9 +152,7 @@ def references(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(weakref.ref(x) for x in inputs if hasattr(x, "requires_grad"))
 
 
-def region_report(
-    name: str, region: Region, low: Lowered, found: Partition, kernels: int | None
-) -> RegionReport:
+def region_report(call: Call, region: Region, low: Lowered, found: Partition) -> RegionReport:
     """What became of a region."""
     names = [rule_of(n).name.removeprefix("aten.") for n in region.nodes if not is_item(n)]
     moved = sum(
@@ -140,7 +161,8 @@ def region_report(
         if not is_item(n)
     )
     own = sum(map(bytes_of, (*low.inputs, *low.outputs, *low.mutated)))
-    return RegionReport(name, tuple(names), kernels, max(0, moved - own), tuple(_ends(region, found)))
+    saved, ends = max(0, moved - own), tuple(_ends(region, found))
+    return RegionReport(call.__name__, tuple(names), call.launches, saved, ends, call)
 
 
 def _ends(region: Region, found: Partition) -> list[str]:
