@@ -14,8 +14,9 @@ from benchmarks.gpu_limits import by_distance, earlier
 from gpu.job import Job
 from polyfuse.driver.pipeline import Compilation, fixed_graph
 from polyfuse.runtime.cache.disk import Cache
+from polyfuse.tuning.candidates import choices_of
 from polyfuse.tuning.candidates import compilation_of as changed
-from polyfuse.tuning.gpu_candidates import choices_of, made, plans
+from polyfuse.tuning.gpu_candidates import made, plans
 from polyfuse.tuning.gpu_trial import GpuTrials
 from polyfuse.tuning.table import Variant
 from polyfuse.tuning.trial import recipes
