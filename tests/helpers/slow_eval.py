@@ -11,6 +11,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,21 @@ _STEP: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Recurrences are as deep as they are long.  Meanwhile only: other tests rely on the usual limit."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
+
+
 class Slow:
     """`Slow(graph, sizes, inputs).tensor("y")` is an array of the declared type."""
 
     def __init__(self, graph: TensorGraph, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> None:
-        sys.setrecursionlimit(100_000)
         self.graph, self.sizes, self.inputs = graph, dict(sizes), inputs
         self.cells: dict[str, dict[Cell, Any]] = {}
         self.scattered: dict[str, dict[Cell, Any]] = {}
@@ -79,7 +90,7 @@ class Slow:
         t = self.graph.tensor(name)
         shape = tuple(max(0, evaluate(e, self.sizes)) for e in t.shape)
         out = np.zeros(shape, t.dtype.numpy)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _deep():
             for cell in np.ndindex(shape):
                 out[cell] = self.element(name, cell)
         return out
