@@ -113,6 +113,7 @@ def test_choices_of_other_models_are_other_choices(monkeypatch: pytest.MonkeyPat
     assert len(keys) == 6
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.usefixtures("without_compiler")
 def test_its_choice_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it names is compiled, and `explain` tells why."""

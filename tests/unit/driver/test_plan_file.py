@@ -61,6 +61,7 @@ def test_a_plan_goes_into_a_file_and_back(tmp_path: Path) -> None:
     assert entry["predicted microseconds"][str(variant)] == 1.0 and entry["microseconds"][str(variant)] == 2.0
 
 
+@pytest.mark.machine("zen5")
 def test_a_pinned_plan_has_the_code_of_its_variant(tmp_path: Path) -> None:
     variant = plan(file := tmp_path / "plan.json", "temporaries stored")
     found = emitted(Watch(compilation().options), compilation_of(compilation(**SIZES), variant))[1]
