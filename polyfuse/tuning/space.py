@@ -124,13 +124,19 @@ def annealed(space: Space, walk: Walk, dice: random.Random, steps: Steps) -> Non
     at = walk.best
     for over in steps:
         other = space.beside(at, dice)
-        here, there = walk.known[at], walk.ask(other)
-        slower = math.log(max(there, 1e-12) / max(here, 1e-12)) if math.isfinite(there) else math.inf
+        slower = _slower(walk.known[at], walk.ask(other))
         heat = HOT * (COLD / HOT) ** over
         if slower <= 0 or dice.random() < math.exp(-slower / heat):
             at = other
         if walk.idle >= IDLE:
             break
+
+
+def _slower(here: float, there: float) -> float:
+    """The logarithm of how many times as long it takes there; what cannot be made takes infinitely long."""
+    if not math.isfinite(there):
+        return math.inf
+    return math.log(max(there, 1e-12) / max(here, 1e-12)) if math.isfinite(here) else -math.inf
 
 
 def drawn(space: Space, walk: Walk, dice: random.Random, steps: Steps) -> None:

@@ -67,6 +67,13 @@ def test_annealing_finds_a_planted_plan(seed: int) -> None:
     assert [*walk.known] != [*walked(seed + 9).known]
 
 
+def test_annealing_leaves_a_plan_that_cannot_be_made() -> None:
+    walk = Walk(lambda plan: planted(plan) if plan.changes else math.inf)
+    walk.ask(Variant())
+    annealed(space(), walk, random.Random(0), so_many(200))
+    assert walk.best.changes and math.isfinite(walk.known[walk.best])
+
+
 def test_random_plans_are_what_the_space_has() -> None:
     walk = Walk(planted)
     walk.ask(Variant())
