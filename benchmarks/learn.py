@@ -35,7 +35,7 @@ DATA = ROOT / "benchmarks" / "data"
 EXAMPLES = ROOT / "examples" / "operators"
 FOLDER = Path.home() / ".cache" / "polyfuse-learn"
 SEED = 45
-SHAPES, LIBRARY, RANDOM, MODEL_SIZES = 160, 2, 400, 3
+SHAPES, LIBRARY, RANDOM, MODEL_SIZES = 160, 2, 800, 3
 # Sizes of the library are multiplied by powers of two from this range.
 FACTORS = (0.125, 0.25, 0.5, 0.5, 2.0)
 Sized = tuple[TensorGraph, Mapping[str, int]]

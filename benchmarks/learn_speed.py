@@ -31,7 +31,7 @@ from polyfuse.driver.lowering import Lowered
 from polyfuse.driver.pipeline import Compilation, Watch, emitted
 from polyfuse.driver.targets import told
 from polyfuse.ir.cpu_core import CpuKnobs
-from polyfuse.learn.evaluate import predicted
+from polyfuse.learn.evaluate import predicted_by_each
 from polyfuse.learn.features import KernelGraph, kernel_graphs
 from polyfuse.learn.making import MADE, Maker, Program, file_name
 from polyfuse.learn.model import Model, shipped
@@ -40,6 +40,7 @@ from polyfuse.learn.timing import known_result
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.tuning import candidates
+from polyfuse.tuning.judges import Prediction
 from polyfuse.tuning.table import Variant
 from polyfuse.tuning.trial import recipes
 from polyfuse.tuning.tuner import SURE
@@ -76,7 +77,7 @@ def _of_workload(name: str, case: str) -> golden_programs.Sized:
 
 
 class _Features:
-    """A judge that keeps features; what it predicts is where they are."""
+    """A judge that keeps features; what it predicts is their number."""
 
     name = "features"
 
@@ -84,9 +85,9 @@ class _Features:
         self.maker = maker
         self.found: list[tuple[KernelGraph, ...]] = []
 
-    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+    def predict(self, made: Lowered, knobs: CpuKnobs) -> Prediction:
         self.found.append(kernel_graphs(made.kernels, self.maker.machine, knobs))
-        return float(len(self.found) - 1)
+        return Prediction((float(len(self.found) - 1),))
 
 
 def make_ways(maker: Maker, program: Program, file: Path) -> int:
@@ -110,17 +111,17 @@ def choice(maker: Maker, base: Compilation, model: Model, file: Path) -> Variant
     """The variant that `tuning.tuner.ranked` takes."""
     ways = load(file)
     variants = [Variant.of_json(v) for v in ways.about["variants"]]
-    seconds = predicted(model, ways, np.arange(len(ways)))
-    found = dict(zip(variants, map(float, seconds), strict=True))
+    each = predicted_by_each(model, ways, np.arange(len(ways)))
+    found = {v: Prediction(tuple(map(float, one))) for v, one in zip(variants, each.T, strict=True)}
     own = found[variants[0]]
-    likely = sorted((v for v in variants[1:] if found[v] < SURE * own), key=lambda v: found[v])
+    likely = sorted((v for v in found if found[v].surely_less(own, SURE)), key=lambda v: found[v].seconds)
     if len(likely) > 1 and (both := likely[0].joined(likely[1])) is not None:
         judge = _Features(maker)
         way = candidates.compilation_of(base, both)
         if candidates.Maker(*maker.projected, judge)(way, both) is not None:
-            found[both] = float(model.seconds(judge.found)[0])
-    best = min(found, key=lambda v: found[v])
-    return best if found[best] < SURE * own else variants[0]
+            found[both] = Prediction(tuple(map(float, model.each(judge.found)[:, 0])))
+    able = (v for v in found if found[v].surely_less(own, SURE))
+    return min(able, key=lambda v: found[v].seconds, default=variants[0])
 
 
 def make_choice(maker: Maker, program: Program, model: Model, file: Path) -> Variant:

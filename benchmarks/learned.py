@@ -44,6 +44,7 @@ from polyfuse.learn.evaluate import (
     held_out_sizes,
     importance,
     predicted,
+    predicted_by_each,
     repeated,
     ridge,
     samples_of,
@@ -195,14 +196,13 @@ def judged(samples: Samples, model: Model) -> dict[str, Any]:
     split = held_out_programs(samples)
     seconds = predicted(model, samples, split.test)
     mine = samples.task[split.test] == VARIANTS
-    alone = [replace(model, members=(m,)) for m in model.members]
-    each = [by_task(samples, split.test, predicted(m, samples, split.test)) for m in alone]
+    each = predicted_by_each(model, samples, split.test)
     return {
         "figures": by_task(samples, split.test, seconds),
         "sure": sure_of(samples, split.test, seconds),
-        "members": each,
+        "members": [by_task(samples, split.test, one) for one in each],
         "baselines": {name: baselines(samples, s) for name, s in _splits(samples).items()},
-        "switching": [asdict(switching(samples, split.test[mine], seconds[mine], sure)) for sure in SURE],
+        "switching": [asdict(switching(samples, split.test[mine], each[:, mine], sure)) for sure in SURE],
         "importance": importance(model, samples, split.test, GROUPS),
         "points": points(samples, split.test, seconds),
     }

@@ -204,6 +204,11 @@ def predicted(model: Model, samples: Samples, which: Array, at_once: int = 512) 
     return np.concatenate([np.zeros(0), *(model.of_batch(batch_of(samples, model.scales, p)) for p in parts)])
 
 
+def predicted_by_each(model: Model, samples: Samples, which: Array) -> Array:
+    """The same by each member: (members, samples)."""
+    return np.stack([predicted(replace(model, members=(m,)), samples, which) for m in model.members])
+
+
 def calibrated(samples: Samples, split: Split) -> Array:
     """The projected times of the tested samples on the line that fits the others: a + b log projected."""
     x, y = np.log(samples.projected), np.log(samples.seconds)
@@ -346,9 +351,10 @@ def confidence(samples: Samples, which: Array, one: Array, other: Array, seed: i
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """What it brings to take what a model names first where it is faster than the compiler's own choice by so
-    much, by the model.  switched: groups in which it is another; gain: geometric mean over all groups of the
-    time before over the time after; slower: groups that lost more than 3 %; worst: the least gain."""
+    """What it brings to take what a model names first of what is faster than the compiler's own choice by so
+    much, by each of its members.  switched: groups in which it is another; gain: geometric mean over all
+    groups of the time before over the time after; slower: groups that lost more than 3 %; worst: the least
+    gain."""
 
     sure: float
     groups: int
@@ -358,16 +364,17 @@ class Switching:
     worst: float
 
 
-def switching(samples: Samples, which: Array, seconds: Array, sure: float) -> Switching:
-    """The same for predicted times of some samples; groups without the compiler's own choice do not count."""
+def switching(samples: Samples, which: Array, each: Array, sure: float) -> Switching:
+    """The same for predicted times of some samples, (members, samples); groups without the compiler's own
+    choice do not count."""
     gains, switched = [], 0
     for m in _groups(samples.group[which]):
-        t, predicted, own = samples.seconds[which[m]], seconds[m], np.flatnonzero(samples.default[which[m]])
+        t, own = samples.seconds[which[m]], np.flatnonzero(samples.default[which[m]])
         if len(own):
-            first = int(np.argmin(predicted))
-            other = predicted[first] < sure * predicted[own[0]]
-            switched += bool(other)
-            gains.append(t[own[0]] / t[first] if other else 1.0)
+            able = (each[:, m] < sure * each[:, m[own[:1]]]).all(axis=0)
+            first = int(np.argmin(np.where(able, np.log(each[:, m]).mean(axis=0), np.inf)))
+            switched += bool(able.any())
+            gains.append(t[own[0]] / t[first] if able.any() else 1.0)
     g = np.array(gains or [1.0])
     slower = int((g < 1 / SLOWER).sum())
     return Switching(sure, len(gains), switched, float(np.exp(np.log(g).mean())), slower, float(g.min()))

@@ -302,8 +302,12 @@ class Model:
 
     def seconds(self, plans: Sequence[Sequence[KernelGraph]]) -> Array:
         """Predicted time of each plan, a list of its kernels; of one batch, whatever their number."""
+        return _mean(self.each(plans))
+
+    def each(self, plans: Sequence[Sequence[KernelGraph]]) -> Array:
+        """The same by each member: (members, plans)."""
         if not plans:
-            return np.zeros(0)
+            return np.zeros((len(self.members), 0))
         places: dict[int, int] = {}
         graphs: list[KernelGraph] = []
         for g in (g for plan in plans for g in plan):
@@ -312,13 +316,18 @@ class Model:
         members = np.array([places[id(g)] for plan in plans for g in plan], np.int64)
         sample_of = np.repeat(np.arange(len(plans)), [len(plan) for plan in plans])
         if not graphs:
-            return np.full(len(plans), np.exp(np.mean([w["call"] for w in self.members])))
-        return self.of_batch(Batch.of(graphs, self.scales, members, sample_of, len(plans)))
+            calls = np.array([[w["call"]] for w in self.members], np.float64)
+            return np.exp(np.repeat(calls, len(plans), axis=1))
+        return self.each_of_batch(Batch.of(graphs, self.scales, members, sample_of, len(plans)))
 
     def of_batch(self, batch: Batch) -> Array:
         """Seconds of the samples of a batch."""
+        return _mean(self.each_of_batch(batch))
+
+    def each_of_batch(self, batch: Batch) -> Array:
+        """The same by each member: (members, samples)."""
         found = [forward(w, self.design, batch, NumPy()) for w in self.members]
-        return np.exp(np.mean(found, axis=0, dtype=np.float64))
+        return np.exp(np.array(found, np.float64))
 
     def save(self, path: Path) -> None:
         """Write it as one file."""
@@ -366,6 +375,12 @@ class Model:
         if wrong:
             raise _unusable(path, f"{wrong[0]} has another shape")
         return cls(design, Scales(*scales), members, told["about"])
+
+
+def _mean(each: Array) -> Array:
+    """The geometric mean of what members say."""
+    found: Array = np.exp(np.log(each).mean(axis=0))
+    return found
 
 
 def _unusable(path: Path, why: str) -> PolyfuseError:

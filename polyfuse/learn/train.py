@@ -42,7 +42,7 @@ class Recipe:
     design: Design = field(default_factory=Design)
     rank: Rank = "logistic"
     rank_weight: float = 0.5
-    epochs: int = 15
+    epochs: int = 60
     batch: int = 256
     rate: float = 3e-3
     decay: float = 1e-2

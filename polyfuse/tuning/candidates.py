@@ -31,7 +31,7 @@ from polyfuse.options import Options
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.support.processes import jobs
-from polyfuse.tuning.judges import Judge, ProjectedJudge
+from polyfuse.tuning.judges import Judge, Prediction, ProjectedJudge
 from polyfuse.tuning.table import CHANGES, LIMITS, PLAN_CHANGES, Choices, Variant
 
 # --- variants ---------------------------------------------------------------------------------------------
@@ -120,7 +120,12 @@ class Candidate:
     variant: Variant
     compilation: Compilation
     code: CpuCode
-    predicted: float
+    prediction: Prediction
+
+    @property
+    def predicted(self) -> float:
+        """Seconds by the model."""
+        return self.prediction.seconds
 
     @property
     def key(self) -> str:
@@ -202,17 +207,17 @@ class Maker:
             return None
         assert isinstance(code, CpuCode)
         keep_plan(compilation.key, code, told(made.decisions, code, made.kernels), compilation.graph.name)
-        return Candidate(variant, compilation, code, self.judge.seconds(made, compilation.knobs))
+        return Candidate(variant, compilation, code, self.judge.predict(made, compilation.knobs))
 
-    def seconds(self, compilation: Compilation) -> float:
+    def predict(self, compilation: Compilation) -> Prediction:
         """What the model says of a compilation, which is not printed; infinite where it cannot be made."""
         same = _same_kernels(compilation)
         try:
             if same not in self._lowered:
                 self._keep(same, lowered(self._watch, compilation))
-            return self.judge.seconds(self._lowered[same], compilation.knobs)
+            return self.judge.predict(self._lowered[same], compilation.knobs)
         except PolyfuseError:
-            return inf
+            return Prediction((inf,))
 
     def _made(self, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
         same = _same_kernels(compilation)

@@ -11,6 +11,8 @@ model answers.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +25,32 @@ from polyfuse.learn.model import Model, shipped
 from polyfuse.options import Options
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds of a plan by each member of a model: the networks of a learned one, the projected one alone.
+
+    >>> two = Prediction((1.0, 4.0))
+    >>> two.seconds
+    2.0
+    >>> two.surely_less(Prediction((2.0, 8.0)), 0.6), two.surely_less(Prediction((0.5, 99.0)), 0.6)
+    (True, False)
+    """
+
+    each: Sequence[float]
+
+    @property
+    def seconds(self) -> float:
+        """The geometric mean."""
+        if len(self.each) == 1:
+            return self.each[0]
+        return math.exp(math.fsum(map(math.log, self.each)) / len(self.each))
+
+    def surely_less(self, other: Prediction, part: float) -> bool:
+        """Does each member say that this takes less than such a part of the other?  Where networks that
+        began from other seeds disagree, they know too little of such kernels."""
+        return all(a < part * b for a, b in zip(self.each, other.each, strict=False))
+
+
 class Judge(Protocol):
     """A cost model of variants."""
 
@@ -31,7 +59,7 @@ class Judge(Protocol):
         """What tables call its times: ``projected``, ``learned``."""
         ...
 
-    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+    def predict(self, made: Lowered, knobs: CpuKnobs) -> Prediction:
         """Of all kernels of a variant, with the call."""
         ...
 
@@ -44,8 +72,8 @@ class ProjectedJudge:
     rates: Rates
     name: str = "projected"
 
-    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
-        return project(made.kernels, self.machine, knobs, self.rates).seconds
+    def predict(self, made: Lowered, knobs: CpuKnobs) -> Prediction:
+        return Prediction((project(made.kernels, self.machine, knobs, self.rates).seconds,))
 
 
 @dataclass(frozen=True)
@@ -56,9 +84,9 @@ class LearnedJudge:
     threads: int
     name: str = "learned"
 
-    def seconds(self, made: Lowered, knobs: CpuKnobs) -> float:
+    def predict(self, made: Lowered, knobs: CpuKnobs) -> Prediction:
         graphs = kernel_graphs(made.kernels, learned_cpu(knobs.on, self.threads), knobs)
-        return float(self.model.seconds([graphs])[0])
+        return Prediction(tuple(map(float, self.model.each([graphs])[:, 0])))
 
 
 def learned_for(options: Options, target: str, core: Core, threads: int) -> Model | None:

@@ -44,7 +44,7 @@ from polyfuse.tuning.candidates import (
     compilation_of,
     proposals,
 )
-from polyfuse.tuning.judges import judge_for
+from polyfuse.tuning.judges import Prediction, judge_for
 from polyfuse.tuning.space import WALKS, Space, Steps, Walk, first_steps, having
 from polyfuse.tuning.table import OF_THREADS, Row, Tuning, Variant, keep_choices
 from polyfuse.tuning.trials import ChildTimer, Timer, TrialFailed
@@ -220,6 +220,7 @@ class _Search:
         self.rows: dict[Variant, Row] = {}
         self.last: list[Row] = []
         self.made: dict[Variant, Candidate] = {}
+        self.predictions: dict[Variant, Prediction] = {}
 
     def run(self) -> Tuned:
         note, interrupted = "", False
@@ -257,8 +258,12 @@ class _Search:
         WALKS[self.wanted.walk](space, self.walk, random.Random(self.wanted.seed), self._steps())
 
     def _seconds(self, plan: Variant) -> float:
+        self.predictions[plan] = self._predicted(plan)
+        return self.predictions[plan].seconds
+
+    def _predicted(self, plan: Variant) -> Prediction:
         with followed(False):
-            return self.make.seconds(compilation_of(self.base, plan))
+            return self.make.predict(compilation_of(self.base, plan))
 
     def _steps(self) -> Steps:
         most, seconds = self.wanted.steps, self.wanted.seconds
@@ -302,11 +307,14 @@ class _Search:
             chosen = _taken(self.last or [r for r in rows if r.measured is not None])
         else:
             best = self.walk.best if self.walk.known else Variant()
-            sure = self.walk.known.get(best, 1.0) < SURE * self.walk.known.get(Variant(), 0.0)
-            chosen = best if sure and not failed else Variant()
+            chosen = Variant() if failed or not self._surely_less(best) else best
             note = note or f"the {self.make.judge.name} model decides"
         made = Tuning(self.base.graph.name, tuple(rows), chosen, note, judge=self.make.judge.name)
         return about(made, self.base)
+
+    def _surely_less(self, plan: Variant) -> bool:
+        found, usual = self.predictions.get(plan), self.predictions.get(Variant())
+        return found is not None and usual is not None and found.surely_less(usual, SURE)
 
 
 def _taken(rows: Sequence[Row]) -> Variant:

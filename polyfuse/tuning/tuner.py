@@ -170,7 +170,7 @@ HOPELESS = 1.6
 # compiled, timed; what gained is compiled together; the fastest meet the model's choice again.
 BUDGET_S, GPU_BUDGET_S = 4.0, 10.0
 LOWERED, LONGEST, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.5, 0.6, 0.78, 0.88, 0.98
-# The learned model's choice stands without a measurement if it is faster by so much, by that model.
+# The learned model's choice stands without a measurement if it is faster by so much, by each of its networks.
 SURE = 0.9
 DIGITS = 16
 ALONE = "no variant has other code"
@@ -280,15 +280,16 @@ def ranked(base: Compilation) -> Tuning:
         return kept
     make = Maker(machine, rates, LearnedJudge(model, machine.threads))
     found = [*proposed(base, make, math.inf, plans=True).candidates]
-    likely = [c for c in found[1:] if c.predicted < SURE * found[0].predicted]
+    usual = found[0]
+    likely = [c for c in found[1:] if c.prediction.surely_less(usual.prediction, SURE)]
     if len(likely) > 1 and (both := likely[0].variant.joined(likely[1].variant)) is not None:
         found += filter(None, [make(compilation_of(base, both), both)])
-    best = min(found, key=lambda c: c.predicted)
-    chosen, times = Variant(), f"{1e6 * found[0].predicted:.1f} us"
-    if best.predicted < SURE * found[0].predicted:
-        chosen, times = best.variant, f"{1e6 * best.predicted:.1f} us instead of {times}"
+    able = (c for c in found if c.prediction.surely_less(usual.prediction, SURE))
+    best, times = min(able, key=lambda c: c.predicted, default=usual), f"{1e6 * usual.predicted:.1f} us"
+    if best is not usual:
+        times = f"{1e6 * best.predicted:.1f} us instead of {times}"
     rows = tuple(replace(_row(c), note="not measured") for c in found)
-    made = Tuning(base.graph.name, rows, chosen, f"the learned model: {times}", judge=make.judge.name)
+    made = Tuning(base.graph.name, rows, best.variant, f"the learned model: {times}", judge=make.judge.name)
     _keep(key, made)
     return made
 

@@ -21,6 +21,7 @@ from polyfuse.driver.pipeline import Compilation, compilation
 from polyfuse.layers.clustering.clusters import cuts_of
 from polyfuse.options import Options
 from polyfuse.tuning import candidates, search
+from polyfuse.tuning.judges import Prediction
 from polyfuse.tuning.search import Tuned, Wanted
 from polyfuse.tuning.space import Space, Walk, annealed, drawn, having
 from polyfuse.tuning.table import PLAN_CHANGES, Variant, choice_in
@@ -135,10 +136,7 @@ class Machine:
     def __call__(self, made: Compilation, plan: Variant) -> candidates.Candidate:
         self.by_key[made.key] = plan
         code: Any = SimpleNamespace(source=str(plan), plan=plan)
-        return candidates.Candidate(plan, made, code, self.predicted(plan))
-
-    def seconds(self, made: Compilation) -> float:
-        return self.predicted(self.by_key.get(made.key, Variant()))
+        return candidates.Candidate(plan, made, code, Prediction((self.predicted(plan),)))
 
     def __enter__(self) -> Self:
         return self
@@ -188,10 +186,10 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Tune
     monkeypatch.setattr("polyfuse.tuning.tuner.MOST_ROUNDS", 6)
 
     def run(machine: Machine, **wanted: Any) -> Tuned:
-        def seconds(self: Any, plan: Variant) -> float:
-            return machine.predicted(plan)
+        def predicted(self: Any, plan: Variant) -> Prediction:
+            return Prediction((machine.predicted(plan),))
 
-        monkeypatch.setattr(search._Search, "_seconds", seconds)
+        monkeypatch.setattr(search._Search, "_predicted", predicted)
         monkeypatch.setattr(search, "Maker", lambda *_: machine)
         asked = Wanted(**{"seconds": None, "steps": 200, **wanted})
         return search.search(base(), asked, Clock(machine))
@@ -294,12 +292,12 @@ def test_a_plan_of_the_search_has_the_code_that_was_timed(
     monkeypatch.setattr(search, "projected_cpu", lambda _: (table_cpu(1), table_rates(table_cpu(1))))
     liked: dict[str, str] = {}
 
-    def seconds(self: candidates.Maker, made: Compilation) -> float:
+    def predict(self: candidates.Maker, made: Compilation) -> Prediction:
         code = candidates.emitted(self._watch, made)[1]
         liked[made.key] = code.source
-        return 1e-4 if "k1_" in code.source else 2e-4
+        return Prediction((1e-4 if "k1_" in code.source else 2e-4,))
 
-    monkeypatch.setattr(candidates.Maker, "seconds", seconds)
+    monkeypatch.setattr(candidates.Maker, "predict", predict)
     text = TEXT.replace("op f", "op g")
     more = {"threads": 1, "verify": False, "dump": None, "progress": False}
     got = pf.tune(text, sizes={"T": 64, "H": 96}, budget=None, steps=24, measure=False, **more)

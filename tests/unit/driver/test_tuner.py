@@ -27,6 +27,7 @@ from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.tuning import candidates, tuner
 from polyfuse.tuning import tuner as tuning_turns
 from polyfuse.tuning.candidates import proposals
+from polyfuse.tuning.judges import Prediction
 from polyfuse.tuning.table import CHANGES, Choices, Row, Tuning, Variant
 from polyfuse.tuning.trial import READY, Recipe, Trials, agree, recipes
 from polyfuse.tuning.trials import ChildTimer, TrialFailed
@@ -333,7 +334,7 @@ def test_the_models_choice_is_compiled_first_then_the_likeliest(monkeypatch: pyt
             variant = Variant((f"change {k}",)) if k else Variant()
             own = replace(base, sizes={"T": k + 1, "H": 3})
             code = replace(first.code, source=str(k))
-            made.append(candidates.Candidate(variant, own, code, predicted))
+            made.append(candidates.Candidate(variant, own, code, Prediction((predicted,))))
             compilers.add(made[-1])
         gate.set()
         assert compilers.notes(made[0], time.monotonic() + 10) == {}

@@ -162,12 +162,15 @@ def test_figures_of_two_groups() -> None:
 def test_a_choice_without_a_measurement() -> None:
     """The default takes 2 and 1 seconds; what is named first 1 and 4."""
     s = replace(made_up(2, 3), seconds=np.array([2.0, 1, 4, 1, 4, 9]))
-    predicted = np.array([2.0, 1, 4, 1, 0.8, 9])
+    predicted = np.array([[2.0, 1, 4, 1, 0.8, 9]])
     all_of_them = switching(s, np.arange(6), predicted, 1.0)
     assert (all_of_them.groups, all_of_them.switched, all_of_them.slower) == (2, 2, 1)
     np.testing.assert_allclose((all_of_them.gain, all_of_them.worst), ((2 * 0.25) ** 0.5, 0.25))
     surely = switching(s, np.arange(6), predicted, 0.75)
     assert (surely.switched, surely.slower, surely.worst) == (1, 0, 1.0)
+    another = np.array([[2.0, 1, 4, 1, 1.2, 0.7]])
+    agreed = switching(s, np.arange(6), np.concatenate([predicted, another]), 1.0)
+    assert (agreed.switched, agreed.slower) == (1, 0) and np.isclose(agreed.gain, 2**0.5)
 
 
 def test_confidence(samples: Samples) -> None:

@@ -24,8 +24,8 @@ class Told:
     times: tuple[float, ...]
     joined: float = 1.0
 
-    def seconds(self, plans: Any) -> np.ndarray[Any, Any]:
-        return np.full(len(plans), self.joined)
+    def each(self, plans: Any) -> np.ndarray[Any, Any]:
+        return np.full((1, len(plans)), self.joined)
 
 
 def ways(path: Path, *changes: str) -> Path:
@@ -51,7 +51,9 @@ def ways(path: Path, *changes: str) -> Path:
 def test_a_variant_that_is_surely_faster_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: Variant
 ) -> None:
-    monkeypatch.setattr(learn_speed, "predicted", lambda model, samples, which: np.array(model.times)[which])
+    monkeypatch.setattr(
+        learn_speed, "predicted_by_each", lambda model, samples, which: np.array([model.times])
+    )
     file = ways(tmp_path, "plain stores", "1 thread")
     model: Any = Told(times)
     base: Any = None  # nothing is compiled where a single variant is likely
