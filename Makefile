@@ -166,6 +166,6 @@ $(TORCH_VENV)/torch.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(TORCH_VENV)
 	@# The oldest is the bound of the extra.
 	@wanted=$$(sed -n 's/^torch = \["torch>=\([0-9.]*\),.*/torch==\1.*/p' pyproject.toml); \
-	    $(WITH_TORCH) -m pip --disable-pip-version-check install --quiet --editable '.[torch,jax]' $(TESTS_WITH) \
+	    $(WITH_TORCH) -m pip --disable-pip-version-check install --quiet --editable '.[torch,jax,learn]' $(TESTS_WITH) \
 	    $$(test $(TORCH) = newest || echo "$$wanted")
 	@touch $@

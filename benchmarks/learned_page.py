@@ -15,6 +15,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from benchmarks import learn_speed
+from benchmarks.learned_trees import TREES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "lab" / "learned_cost.md"
@@ -72,15 +73,16 @@ def held_out(found: Found) -> str:
     shipped = found["shipped"]
     rows = [row(name, [f]) for name, f in shipped["baselines"]["programs"].items()]
     rows.insert(1, default_row(shipped))
-    rows += [row(name, each) for name in ("features of kernels only", USUAL) if (each := of(found, name))]
+    models = (TREES, "features of kernels only", USUAL)
+    rows += [row(name, each) for name in models if (each := of(found, name))]
     return "\n".join([HEAD, *rows, row(SHIPPED, [shipped["figures"]])])
 
 
 def trained_text(found: Found) -> str:
     """How the models of the tables were trained."""
-    every = [*found.get("experiments", {}).values()]
+    every = [e for e in found.get("experiments", {}).values() if e["epochs"]]
     epochs, seconds = sorted({e["epochs"] for e in every}), sum(e["cpu_seconds"] for e in every)
-    told = f"{len(every)} models, {' or '.join(map(str, epochs))} epochs each"
+    told = f"{len(every)} networks, {' or '.join(map(str, epochs))} epochs each"
     return f"The tables are of {told}, which took a core {seconds / 60:.0f} minutes."
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from timed_samples import made_up
 
+from benchmarks.learned_trees import boosted
 from polyfuse.learn.evaluate import batch_of, figures, held_out_kernels, predicted
 from polyfuse.learn.model import Design, NumPy, Scales, forward
 from polyfuse.learn.train import Recipe, Torch, first_weights, pairs, tensors, train, trained
@@ -24,6 +25,16 @@ def test_three_hundred_kernels_beat_the_mean_and_the_projected_time() -> None:
     mean = np.exp(np.log(samples.seconds[split.train]).mean())
     assert found.mape < 0.3 * figures(samples, split.test, np.full(len(split.test), mean)).mape
     assert found.mape < 0.8 * figures(samples, split.test, samples.projected[split.test]).mape
+
+
+def test_trees_are_a_peer() -> None:
+    samples = made_up(50, 6)
+    split = held_out_kernels(samples)
+    known, unseen = boosted(samples, split.train, (split.train, split.test), 0)
+    mean = np.full(len(split.test), np.exp(np.log(samples.seconds[split.train]).mean()))
+    assert figures(samples, split.train, known).mape < figures(samples, split.test, unseen).mape
+    assert figures(samples, split.test, unseen).mape < 0.5 * figures(samples, split.test, mean).mape
+    assert (boosted(samples, split.train, (split.test,), 0)[0] == unseen).all()
 
 
 @pytest.mark.parametrize(
