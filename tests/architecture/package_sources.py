@@ -48,14 +48,17 @@ def modules(folder: Path = PACKAGE, prefix: str = "polyfuse") -> tuple[Module, .
     return tuple(found)
 
 
-def imports(module: Module) -> Iterator[Import]:
+@cache
+def imports(module: Module) -> tuple[Import, ...]:
     """Every import anywhere in a module; ``from a import b`` asks for ``a.b`` (a module or a name in one)."""
     typing_only = {id(n) for guard in _typing_guards(module.tree) for n in ast.walk(guard)}
     package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+    found = []
     for node in ast.walk(module.tree):
         for target in _targets(node, package):
             assert isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
-            yield Import(node.lineno, target, id(node) in typing_only)
+            found.append(Import(node.lineno, target, id(node) in typing_only))
+    return tuple(found)
 
 
 def _targets(node: ast.AST, package: str) -> list[str]:
@@ -77,13 +80,20 @@ def _targets(node: ast.AST, package: str) -> list[str]:
 
 def _typing_guards(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from node.body
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                yield from node.body
+            case _:
+                pass
 
 
-def literals(module: Module) -> Iterator[tuple[int, str]]:
+@cache
+def literals(module: Module) -> tuple[tuple[int, str], ...]:
     """Every string literal (also the pieces of f-strings) with its line, but no docstrings."""
-    prose = {id(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Expr)}
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            yield node.lineno, node.value
+    nodes = list(ast.walk(module.tree))
+    prose = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+    return tuple(
+        (n.lineno, n.value)
+        for n in nodes
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in prose
+    )

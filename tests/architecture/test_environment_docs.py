@@ -33,7 +33,8 @@ def test_no_other_variable_is_read() -> None:
         for m in modules()
         for node in ast.walk(m.tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) in ("os.environ.get", "os.getenv")
+        and node.args
         and isinstance(node.args[0], ast.Constant)
+        and ast.unparse(node.func) in ("os.environ.get", "os.getenv")
     }
     assert read <= known

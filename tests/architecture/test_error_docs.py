@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -27,6 +28,7 @@ def _generator() -> ModuleType:
 GENERATOR = _generator()
 
 
+@cache
 def _codes_of_the_package() -> dict[str, list[str]]:
     """Code -> the places that use it: string literals that are a code or begin with one."""
     places: dict[str, list[str]] = defaultdict(list)

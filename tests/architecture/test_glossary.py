@@ -6,13 +6,12 @@ Words without quotes have other meanings as well, and nobody looks for them.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from package_sources import PACKAGE, ROOT
+from package_sources import ROOT, literals, modules
 
 PAGE = ROOT / "docs" / "glossary.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -46,12 +45,9 @@ def shown() -> tuple[tuple[str, str], ...]:
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    for file in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        alone = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        for n in ast.walk(tree):
-            if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in alone:
-                yield f"{file.relative_to(ROOT)}:{n.lineno}", COMMENT.sub("", n.value)
+    for module in modules():
+        for line, text in literals(module):
+            yield f"{module.where}:{line}", COMMENT.sub("", text)
 
 
 def test_terms_are_in_order_with_their_anchors() -> None:

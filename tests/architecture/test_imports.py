@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from pace import pace
@@ -187,6 +188,7 @@ def _is_allowed(importer: str, imported: str) -> bool:
     return "*" in allowed or not allowed.isdisjoint(prefixes)
 
 
+@cache
 def _edges(module: Module) -> list[tuple[Import, str]]:
     found = [(i, _resolve(i.target)) for i in imports(module)]
     return [(i, name) for i, name in found if name is not None and name != module.name]
