@@ -43,8 +43,11 @@ test: lint types tests ## what every change must pass: lint, types, tests, the c
 
 test-all: lint types all-tests ## the same with the slow tests
 
+# ANSWERS=file: note there what tests are told of the machine; `make machines` then leaves out those that
+# other machines tell the same.
+NOTED = $(if $(ANSWERS),--answers $(abspath $(ANSWERS)))
 tests: $(VENV)/dev.stamp
-	$(PYTEST)
+	$(PYTEST) $(NOTED)
 
 all-tests: $(VENV)/dev.stamp
 	$(PYTEST) -m ''
@@ -56,7 +59,7 @@ test-torch: $(TORCH_VENV)/torch.stamp ## tests with PyTorch and JAX (TORCH=oldes
 MACHINES ?= haswell zen3 skylake icelake zen4 zen5
 machines: $(VENV)/dev.stamp ## tests of decisions, as on machines of other kinds (MACHINES="zen3 zen4")
 	@status=0; for kind in $(MACHINES); do \
-	    echo "as on $$kind"; $(PYTEST) --decisions --machine $$kind tests/unit tests/integration || status=1; \
+	    echo "as on $$kind"; $(PYTEST) --decisions --machine $$kind $(NOTED) tests/unit tests/integration || status=1; \
 	done; exit $$status
 
 browser: $(VENV)/dev.stamp ## tests of pages in a browser, the explorer's too (Debian's chromium; BROWSER=... names another)

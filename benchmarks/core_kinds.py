@@ -6,14 +6,13 @@ rates.  Within `decided_for("zen3")` the compiler decides as on such a machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
 from polyfuse.cost.cpu_device import KIB, MIB
 from polyfuse.driver import targets
-from polyfuse.driver import targets as estimates
 from polyfuse.runtime.machine.probe import CacheSizes
 
 AVX2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
@@ -45,11 +44,10 @@ KINDS = {
 }
 
 
-@contextmanager
-def decided_for(name: str) -> Iterator[None]:
-    """Decisions meanwhile are those for a machine of this kind; compilers are as they are."""
+def answers_of(name: str) -> dict[str, Callable[..., object]]:
+    """What `driver.targets` asks of a machine, by its functions, and what one of this kind answers."""
     kind = KINDS[name]
-    stated = {
+    return {
         "cpu_features": lambda: kind.features,
         "cpu_family": lambda: kind.family,
         "cache_sizes": lambda: kind.caches,
@@ -57,7 +55,10 @@ def decided_for(name: str) -> Iterator[None]:
         "known": lambda nbytes, threads: None,
         "known_op_rates": lambda threads: None,
     }
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.multiple(estimates, **stated))
-        stack.enter_context(mock.patch.object(targets, "default_threads", stated["default_threads"]))
+
+
+@contextmanager
+def decided_for(name: str) -> Iterator[None]:
+    """Decisions meanwhile are those for a machine of this kind; compilers are as they are."""
+    with mock.patch.multiple(targets, **answers_of(name)):
         yield

@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--machine", metavar="KIND", help="run as on a machine of this kind (tests/helpers/machines.py)"
     )
     parser.addoption("--decisions", action="store_true", help="only tests of decisions that name no machine")
+    parser.addoption(
+        "--answers",
+        metavar="FILE",
+        type=Path,
+        help="note what tests are told of the machine; with --decisions: leave out those told the same",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,10 +66,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker and call and sum(call.indices.values()) % marker.args[0]:
             test.add_marker("slow")
     if config.getoption("--decisions"):
-        from machines import looks_at_decisions
+        from machines import looks_at_decisions, same_answers
 
         kept = [test for test in items if looks_at_decisions(test)]
-        config.hook.pytest_deselected(items=[test for test in items if not looks_at_decisions(test)])
+        if file := config.getoption("--answers"):
+            same = same_answers(file, config.getoption("--machine"))
+            kept = [test for test in kept if not same(test)]
+        left = set(kept)
+        config.hook.pytest_deselected(items=[test for test in items if test not in left])
         items[:] = kept
 
 
@@ -77,6 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
         machine = as_on(kind)
         machine.__enter__()
         config.add_cleanup(lambda: machine.__exit__(None, None, None))
+    if (file := config.getoption("--answers")) and not config.getoption("--decisions"):
+        from machines import Answers
+
+        config.pluginmanager.register(Answers(file), "answers")
 
 
 @pytest.fixture(autouse=True)

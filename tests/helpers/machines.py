@@ -8,31 +8,40 @@ rates.  With `--machine` its code is compiled for such a processor too; where th
 AVX-512, that is emulated (`avx512`).  `--decisions` leaves the tests that look at decisions or at texts and
 name no machine: `make machines` runs those as on other kinds.  `benchmarks.core_kinds` has
 the kinds.
+
+    pytest --answers FILE                              note what each test was told of the machine at hand
+    pytest --answers FILE --decisions --machine zen3   and leave out those that a zen3 tells the same
+
+A test that asks nothing, or gets the same answers, does the same on that machine.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 import pytest
 from avx512 import avx512_flags, can_emulate
 
+from polyfuse.driver import targets
 from polyfuse.runtime.toolchain import compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
 
-from benchmarks.core_kinds import BYTES, KINDS, PAIRS, THREADS, CoreKind, decided_for
+from benchmarks.core_kinds import BYTES, KINDS, PAIRS, THREADS, CoreKind, answers_of, decided_for
 
-__all__ = ["MACHINES", "THREADS", "as_on", "decided_for", "looks_at_decisions"]
+__all__ = ["MACHINES", "THREADS", "Answers", "as_on", "decided_for", "looks_at_decisions", "same_answers"]
 
 MACHINES = KINDS
 # What gcc is told beside `-march=x86-64-v4`.
@@ -60,6 +69,63 @@ def looks_at_decisions(test: pytest.Item) -> bool:
     if function is None or test.get_closest_marker("machine"):
         return False
     return bool(_LOOKS.search(inspect.getsource(function)))
+
+
+class Answers:
+    """A plugin: for each test function the kinds of machine that tell one of its tests otherwise than the
+    machine at hand. Workers send them with their reports; whoever gets the reports writes the file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.asked: set[str] = set()
+        self.found: dict[str, set[str]] = defaultdict(set)
+        self.patch = pytest.MonkeyPatch()
+
+    def pytest_sessionstart(self) -> None:
+        for name in answers_of("zen3"):
+            others = {kind: answers_of(kind)[name] for kind in MACHINES}
+            self.patch.setattr(targets, name, self._watched(getattr(targets, name), others))
+
+    def _watched(
+        self, ask: Callable[..., object], others: dict[str, Callable[..., object]]
+    ) -> Callable[..., object]:
+        @wraps(ask)
+        def watched(*args: object, **named: object) -> object:
+            answer = ask(*args, **named)
+            self.asked |= {kind for kind, other in others.items() if other(*args, **named) != answer}
+            return answer
+
+        return watched
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> None:
+        self.asked = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if call.when == "teardown":
+            item.user_properties.append(("kinds", sorted(self.asked)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, kinds in report.user_properties:
+            if name == "kinds" and isinstance(kinds, list):
+                self.found[_function(report.nodeid)] |= set(kinds)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.patch.undo()
+        if not hasattr(session.config, "workerinput"):
+            found = {name: sorted(kinds) for name, kinds in sorted(self.found.items())}
+            self.file.write_text(json.dumps(found, indent=0), encoding="utf-8")
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def same_answers(file: Path, kind: str) -> Callable[[pytest.Item], bool]:
+    """Was a test's function told what a machine of this kind tells, in the run that wrote the file?"""
+    noted: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return lambda test: kind not in noted.get(_function(test.nodeid), [kind])
 
 
 @contextmanager

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from avx512 import can_emulate
-from machines import MACHINES, THREADS, as_on, decided_for, looks_at_decisions
+from machines import MACHINES, THREADS, Answers, as_on, decided_for, looks_at_decisions, same_answers
 
 from polyfuse.driver import targets
 from polyfuse.driver import targets as estimates
@@ -62,3 +64,23 @@ def test_tests_of_decisions_are_found(request: pytest.FixtureRequest) -> None:
     assert looks_at_decisions(request.node)
     marked = tests.get("test_a_marked_test_asks_no_other_machine")
     assert marked is None or not looks_at_decisions(marked)
+
+
+def test_tests_that_other_machines_tell_the_same_are_left_out(tmp_path: Path) -> None:
+    """Of a function with parameters one that asks is enough; a function that did not run is kept."""
+    plugin = Answers(tmp_path / "answers")
+    questions = {"asks[1]": lambda: None, "asks[2]": estimates.this_core, "counts": targets.default_threads}
+    with decided_for("zen3"):
+        plugin.pytest_sessionstart()
+        for name, ask in questions.items():
+            plugin.pytest_runtest_protocol()
+            ask()
+            test: Any = SimpleNamespace(nodeid=name, user_properties=[])
+            plugin.pytest_runtest_makereport(test, SimpleNamespace(when="teardown"))  # type: ignore[arg-type]
+            plugin.pytest_runtest_logreport(test)
+        plugin.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace()))  # type: ignore[arg-type]
+    for kind, kept in (("zen3", ["new"]), ("zen4", ["asks[1]", "asks[2]", "new"])):
+        same: Any = same_answers(plugin.file, kind)
+        assert [
+            n for n in ("asks[1]", "asks[2]", "counts", "new") if not same(SimpleNamespace(nodeid=n))
+        ] == kept
