@@ -61,9 +61,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for test in items:
-        marker, call = test.get_closest_marker("thin"), getattr(test, "callspec", None)
-        if marker and call and sum(call.indices.values()) % marker.args[0]:
+    from thinned import places_of_thin_tests
+
+    for test, every, place in list(places_of_thin_tests(items)):
+        if place % every:
             test.add_marker("slow")
     if config.getoption("--decisions"):
         from machines import looks_at_decisions, same_answers
