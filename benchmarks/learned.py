@@ -70,7 +70,7 @@ MOST_POINTS = 1200
 # How sure it has to be that a model chooses better.
 CONFIDENT = 0.95
 # How much faster a variant has to be, by the model, than what the passes do.
-SURE = (1.0, 0.97, 0.95, 0.9, 0.8, 0.7)
+SURE = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 PARTS = (0.125, 0.25, 0.5)
 # Samples that a core makes in five minutes.
 CALIBRATION = 500

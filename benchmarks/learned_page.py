@@ -166,7 +166,7 @@ def switching_text(found: Found) -> str:
     told = (
         f"So a choice without a measurement {pays}: what the passes do loses {f['default']:.1%} against the "
         f"fastest variant of a group, what the model names first {f['first']:.1%}, and the fastest of the "
-        f"first five that it names {f['five']:.1%}. Let it say what is measured."
+        f"first five that it names {f['five']:.1%}. A measurement of these five brings more."
     )
     return "\n".join([head, "|---|---|---|---|---|", *rows, "", told])
 
