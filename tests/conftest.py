@@ -59,6 +59,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files are not read of whose tests `--answers` leaves none."""
+    if not (config.getoption("--decisions") and (file := config.getoption("--answers"))):
+        return None
+    from machines import is_left_out
+
+    where = collection_path.relative_to(config.rootpath).as_posix()
+    return is_left_out(file, config.getoption("--machine"), where) or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from thinned import places_of_thin_tests

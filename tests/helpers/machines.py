@@ -28,7 +28,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks a
 
 from benchmarks.core_kinds import BYTES, KINDS, PAIRS, THREADS, CoreKind, answers_of, decided_for
 
-__all__ = ["MACHINES", "THREADS", "Answers", "as_on", "decided_for", "looks_at_decisions", "same_answers"]
+__all__ = [
+    "MACHINES",
+    "THREADS",
+    "Answers",
+    "as_on",
+    "decided_for",
+    "is_left_out",
+    "looks_at_decisions",
+    "same_answers",
+]
 
 MACHINES = KINDS
 # What gcc is told beside `-march=x86-64-v4`.
@@ -124,8 +133,28 @@ def _function(test: str) -> str:
 
 def same_answers(file: Path, kind: str) -> Callable[[pytest.Item], bool]:
     """Was a test's function told what a machine of this kind tells, in the run that wrote the file?"""
-    noted: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return lambda test: kind not in noted.get(_function(test.nodeid), [kind])
+
+    def same(test: pytest.Item) -> bool:
+        function = _function(test.nodeid)
+        return kind not in _noted(file).get(function.partition("::")[0], {}).get(function, [kind])
+
+    return same
+
+
+def is_left_out(file: Path, kind: str, module: str) -> bool:
+    """Are there tests of a module in that run, all of whose functions were told the same?"""
+    noted = _noted(file).get(module)
+    return noted is not None and not any(kind in kinds for kinds in noted.values())
+
+
+@cache
+def _noted(file: Path) -> dict[str, dict[str, list[str]]]:
+    """By module and function: on which kinds of machine they may do otherwise."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    if file.exists():
+        for function, kinds in json.loads(file.read_text(encoding="utf-8")).items():
+            found[function.partition("::")[0]][function] = kinds
+    return found
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def test_isl_has_little_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.machine("zen3")
 def test_equal_layers_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve layers of 40 operators are as many clusters to lower as three; of each two the last statement
+    """Six layers of 40 operators are as many clusters to lower as three; of each two the last statement
     differs, which writes the result."""
     lowered: list[int] = []
 
@@ -114,7 +114,7 @@ def test_equal_layers_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(feedback, "lower_piece", counted)
     lengths = []
-    for layers in (3, 12):
+    for layers in (3, 6):
         lowered.append(0)
         low, code = compiled(transformer(layers), dict(MODEL))
         lengths.append(len(code.source))

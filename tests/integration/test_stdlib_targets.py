@@ -12,7 +12,7 @@ from stdlib_cases import CASES, StdlibCase
 from targets import Call, check_everywhere
 from thinned import thinned
 
-TOGETHER = 24
+TOGETHER = 12
 
 
 def chosen() -> list[StdlibCase]:
@@ -43,8 +43,8 @@ def check(cases: list[StdlibCase]) -> None:
     check_everywhere(calls)
 
 
-# All of them run for a CPU in `test_stdlib.py`, every tenth group on all targets in a usual run.
-@pytest.mark.parametrize("cases", thinned(groups(chosen())[::-1], 10), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+# All of them run for a CPU in `test_stdlib.py`, every twentieth group on all targets in a usual run.
+@pytest.mark.parametrize("cases", thinned(groups(chosen())[::-1], 20), ids=lambda g: f"{g[0].op}..{g[-1].op}")
 def test_operators_agree_with_the_reference(cases: list[StdlibCase]) -> None:
     check(cases)
 

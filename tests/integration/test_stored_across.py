@@ -87,6 +87,7 @@ PLACES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("shape", [(3, 70, 90), (2, 128, 64), (40, 5, 33), (17, 64, 16)])
 def test_places_of_three_dims(place: str, shape: tuple[int, ...]) -> None:

@@ -47,7 +47,7 @@ def test_random_programs_agree_however_they_are_cut(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(feedback, "judge_of", lambda passes: Eager())
     clustering, fusion = Clustering(library="never"), LoopFusion(late="raise")
     passes = Passes(clustering, fusion, Stitching(rows=1), Packing(), CpuTarget(2))
-    calls, requests, cuts = [call_of(8700 + k) for k in range(15)], [], 0
+    calls, requests, cuts = [call_of(8700 + k) for k in range(8)], [], 0
     for call in calls:
         graph = fixed_graph(call.graph, call.sizes)
         clusters = [tuple(s.name for s in graph.statements)]
@@ -57,7 +57,7 @@ def test_random_programs_agree_however_they_are_cut(monkeypatch: pytest.MonkeyPa
         verify_kernels(low.kernels)
         cuts += sum(d.kind == "feedback" for d in low.decisions)
         requests.append(Request(low.kernels, copied=low.copied))
-    assert cuts > 15
+    assert cuts > 8
     for call, code in zip(calls, emit_together(requests), strict=True):
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
         arrays = call.memory()

@@ -113,7 +113,7 @@ def check(kind: str, seed: int, folder: Path, target: Any = "cpu") -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "programs"])
-@pytest.mark.thin(3)
+@pytest.mark.thin(5)
 def test_exported(kind: str, tmp_path: Path) -> None:
     check(kind, 0, tmp_path)
 
@@ -128,7 +128,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "programs"])
-@pytest.mark.thin(3)
+@pytest.mark.thin(5)
 def test_exported_for_a_gpu(kind: str, tmp_path: Path, gpu: None) -> None:
     check(kind, 2, tmp_path, "cuda")
 

@@ -171,7 +171,7 @@ def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
     assert tiles(PROGRAMS[program], **sizes) == expected
 
 
-@pytest.mark.thin(7)
+@pytest.mark.thin(14)
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("t", [0, 1, 15, 16, 17, 61, 4003])
 @pytest.mark.parametrize("h", [5, 6, 7, 8, 9, 11, 12, 15])
@@ -210,7 +210,7 @@ def test_rows_that_may_not_be_there_are_not_loaded_whole(kind: str, h: int) -> N
     assert_compiled(text, T=4096, H=h)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("program", HALF)
 @pytest.mark.parametrize(
     ("t", "h"), thinned([(t, h) for h in (1, 2, 3, 4, 5, 7, 8, 9) for t in (4003, 17, 1)], 2, several=True)
@@ -236,7 +236,7 @@ def test_which_rows_of_several_lengths_are_lanes(program: str, h: int, expected:
     assert tiles(SEVERAL[program], T=4000, H=h) == expected
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("program", SEVERAL)
 @pytest.mark.parametrize("t", thinned([4003, 17, 16, 15, 61, 1, 0], 2))
 @pytest.mark.parametrize("h", [1, 2, 3, 4, 5, 6, 7, 8, 11])

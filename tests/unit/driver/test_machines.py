@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from avx512 import can_emulate
-from machines import MACHINES, THREADS, Answers, as_on, decided_for, looks_at_decisions, same_answers
+from machines import (
+    MACHINES,
+    THREADS,
+    Answers,
+    as_on,
+    decided_for,
+    is_left_out,
+    looks_at_decisions,
+    same_answers,
+)
 
 from polyfuse.driver import targets
 from polyfuse.driver import targets as estimates
@@ -69,7 +78,11 @@ def test_tests_of_decisions_are_found(request: pytest.FixtureRequest) -> None:
 def test_tests_that_other_machines_tell_the_same_are_left_out(tmp_path: Path) -> None:
     """Of a function with parameters one that asks is enough; a function that did not run is kept."""
     plugin = Answers(tmp_path / "answers")
-    questions = {"asks[1]": lambda: None, "asks[2]": estimates.this_core, "counts": targets.default_threads}
+    questions = {
+        "a.py::asks[1]": lambda: None,
+        "a.py::asks[2]": estimates.this_core,
+        "b.py::counts": targets.default_threads,
+    }
     with decided_for("zen3"):
         plugin.pytest_sessionstart()
         for name, ask in questions.items():
@@ -79,8 +92,9 @@ def test_tests_that_other_machines_tell_the_same_are_left_out(tmp_path: Path) ->
             plugin.pytest_runtest_makereport(test, SimpleNamespace(when="teardown"))  # type: ignore[arg-type]
             plugin.pytest_runtest_logreport(test)
         plugin.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace()))  # type: ignore[arg-type]
-    for kind, kept in (("zen3", ["new"]), ("zen4", ["asks[1]", "asks[2]", "new"])):
+    asked = [*list(questions)[:2], "b.py::new"]
+    for kind, kept in (("zen3", asked[2:]), ("zen4", asked)):
         same: Any = same_answers(plugin.file, kind)
-        assert [
-            n for n in ("asks[1]", "asks[2]", "counts", "new") if not same(SimpleNamespace(nodeid=n))
-        ] == kept
+        assert [n for n in (*questions, "b.py::new") if not same(SimpleNamespace(nodeid=n))] == kept
+    files = ("a.py", "b.py", "c.py")
+    assert [is_left_out(plugin.file, "zen4", name) for name in files] == [False, True, False]

@@ -58,6 +58,7 @@ def test_results_are_those_of_entry_values(dtype: str) -> None:
     calls = [
         call_of(name, NAMES[name].replace("f32", dtype), ("x",), T=(5, 1, 0, 37)[k % 4], S=3, D=d)
         for k, (name, d) in enumerate(product(NAMES, LENGTHS))
+        if (k + d) % len(TYPES) == TYPES.index(dtype) or d in (16, 33)
     ]
     check_emulated(calls, fused=(True, False), stitched=(True, False), orders=("random", "reverse"))
 

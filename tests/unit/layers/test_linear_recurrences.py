@@ -100,6 +100,7 @@ def arguments(special: bool, t: int, seed: int = 1) -> dict[str, Any]:
     return {"a": a, "u": u}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("t", [300, 2000])

@@ -47,6 +47,7 @@ def test_results_are_right(dtype: str) -> None:
     calls = [
         call_of(name, NAMES[name].replace("f32", dtype), ("x",), T=(5, 1, 0, 37)[k % 4], D=d, C=2, H=3, W=d)
         for k, (name, d) in enumerate(product(NAMES, LENGTHS))
+        if k % len(TYPES) == TYPES.index(dtype) or d in (16, 33)
     ]
     check_emulated(calls, fused=(True, False), stitched=(True, False), orders=("random",))
 

@@ -79,6 +79,7 @@ def isl_budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.machine("zen3")
 @pytest.mark.usefixtures("isl_budget")
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("machine", (CpuTarget(2), GpuTarget()), ids=("cpu", "gpu"))
 @pytest.mark.parametrize("fusion", (True, False), ids=("fused", "layer II alone"))
 @pytest.mark.parametrize("step", STEPS)
