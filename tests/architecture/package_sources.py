@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,12 +14,15 @@ PACKAGE = ROOT / "polyfuse"
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file: its dotted name, text and syntax tree."""
+    """One Python file: its dotted name, text and syntax tree, which is made when a test wants it."""
 
     name: str
     path: Path
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
 
     @property
     def where(self) -> str:
@@ -44,7 +47,7 @@ def modules(folder: Path = PACKAGE, prefix: str = "polyfuse") -> tuple[Module, .
         parts = [prefix, *path.relative_to(folder).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text(encoding="utf-8")
-        found.append(Module(name, path, text, ast.parse(text, str(path))))
+        found.append(Module(name, path, text))
     return tuple(found)
 
 

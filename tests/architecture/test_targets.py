@@ -59,7 +59,7 @@ def test_the_questions_are_found() -> None:
         "match target:\n    case CpuTarget(): pass\n"
         "if isinstance(value, int) or target.vector_loops: pass\n"
     )
-    module = Module("polyfuse.x", modules()[0].path, text, ast.parse(text))
+    module = Module("polyfuse.x", modules()[0].path, text)
     assert sorted(questions(module)) == [1, 2, 3, 5]
 
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mine = [i for i in items if HERE in i.path.parents]
+    mine = [i for i in items if i.path.is_relative_to(HERE)]
     for item in mine:
         item.add_marker(pytest.mark.gpu)
     if mine and not cuda_available():
