@@ -209,8 +209,34 @@ class Operations(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of equal numbers in an index that rises, longest first: where each begins and which number it
+    has; of so many, `longer[k]`, there is a row k + 1 after the first."""
+
+    starts: Array
+    numbers: Array
+    longer: Array
+
+    @classmethod
+    def of(cls, index: Array) -> _Runs:
+        starts = np.flatnonzero(np.diff(index, prepend=-1))
+        lengths = np.diff(starts, append=len(index))
+        order = np.argsort(-lengths, kind="stable")
+        above = np.arange(1, lengths.max(initial=1))
+        longer = len(lengths) - np.searchsorted(lengths[order][::-1], above, side="right")
+        return cls(starts[order], index[starts[order]], longer)
+
+
+# In longer runs `reduceat` is as fast as a step for each row.
+LONG_RUN = 48
+
+
 class NumPy:
-    """The operations on arrays."""
+    """The operations on arrays. What it knows of an index it keeps: one for each batch."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, _Runs] = {}
 
     def relu(self, x: Array) -> Array:
         return np.maximum(x, 0.0)
@@ -219,10 +245,10 @@ class NumPy:
         return np.concatenate(parts, axis=1)
 
     def sums(self, x: Array, index: Array, count: int) -> Array:
-        return _reduced(np.add, x, index, count)
+        return self._reduced(np.add, x, index, count)
 
     def most(self, x: Array, index: Array, count: int) -> Array:
-        return _reduced(np.maximum, x, index, count)
+        return self._reduced(np.maximum, x, index, count)
 
     def exp(self, x: Array) -> Array:
         return np.exp(x)
@@ -236,13 +262,20 @@ class NumPy:
     def drop(self, x: Array) -> Array:
         return x
 
-
-def _reduced(how: np.ufunc, x: Array, index: Array, count: int) -> Array:
-    found = np.zeros((count, *x.shape[1:]), x.dtype)
-    if len(index):
-        starts = np.flatnonzero(np.diff(index, prepend=-1))
-        found[index[starts]] = how.reduceat(x, starts, axis=0)
-    return found
+    def _reduced(self, how: np.ufunc, x: Array, index: Array, count: int) -> Array:
+        found = np.zeros((count, *x.shape[1:]), x.dtype)
+        if id(index) not in self._runs:
+            self._runs[id(index)] = _Runs.of(index)
+        runs = self._runs[id(index)]
+        if len(runs.longer) > LONG_RUN:
+            starts = np.sort(runs.starts)
+            found[index[starts]] = how.reduceat(x, starts, axis=0)
+            return found
+        made = x[runs.starts]
+        for row, some in enumerate(runs.longer, 1):
+            how(made[:some], x[runs.starts[:some] + row], out=made[:some])
+        found[runs.numbers] = made
+        return found
 
 
 def forward(weights: Weights, design: Design, batch: Batch, ops: Operations) -> Any:
@@ -326,7 +359,8 @@ class Model:
 
     def each_of_batch(self, batch: Batch) -> Array:
         """The same by each member: (members, samples)."""
-        found = [forward(w, self.design, batch, NumPy()) for w in self.members]
+        ops = NumPy()
+        found = [forward(w, self.design, batch, ops) for w in self.members]
         return np.exp(np.array(found, np.float64))
 
     def save(self, path: Path) -> None:

@@ -164,3 +164,14 @@ def test_sums_and_maxima_of_rows() -> None:
     x, index = np.array([[1.0], [-3.0], [-5.0], [-4.0]]), np.array([0, 2, 2, 4])
     assert NumPy().sums(x, index, 6).ravel().tolist() == [1, 0, -8, 0, -4, 0]
     assert NumPy().most(x, index, 6).ravel().tolist() == [1, 0, -3, 0, -4, 0]
+
+
+@pytest.mark.parametrize(("count", "rows"), [(5, 0), (7, 20), (3, 400), (100, 150)])
+def test_short_and_long_runs_have_their_sums_and_maxima(count: int, rows: int) -> None:
+    random = np.random.default_rng(rows)
+    index, x = np.sort(random.integers(0, count, rows)), random.standard_normal((rows, 3))
+    ops, each = NumPy(), [x[index == k] for k in range(count)]
+    for _ in range(2):  # what is kept of the index is asked again
+        np.testing.assert_allclose(ops.sums(x, index, count), [e.sum(axis=0) for e in each], atol=1e-12)
+        wanted = [e.max(axis=0) if len(e) else np.zeros(3) for e in each]
+        assert np.array_equal(ops.most(x, index, count), wanted)
