@@ -306,8 +306,8 @@ class _Search:
         if first is not None and measured:
             chosen = _taken(self.last or [r for r in rows if r.measured is not None])
         else:
-            best = self.walk.best if self.walk.known else Variant()
-            chosen = Variant() if failed or not self._surely_less(best) else best
+            able = (v for v in self.walk.ranked if self._surely_less(v))
+            chosen = Variant() if failed else next(able, Variant())
             note = note or f"the {self.make.judge.name} model decides"
         made = Tuning(self.base.graph.name, tuple(rows), chosen, note, judge=self.make.judge.name)
         return about(made, self.base)

@@ -255,6 +255,27 @@ def test_without_a_measurement_the_model_decides(found: Callable[..., Tuned]) ->
     assert found(Machine(lambda plan: 1e-4), measure=False).plan.is_model
 
 
+def test_without_a_measurement_all_members_have_to_agree(
+    found: Callable[..., Tuned], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean likes three changes, both members only two of them."""
+    one, other = (
+        likes("temporaries stored", "no packs"),
+        likes("temporaries stored", "no packs", "no loop fusion"),
+    )
+
+    def predicted(self: Any, plan: Variant) -> Prediction:
+        liked = "no loop fusion" in plan.changes
+        return Prediction((one(plan) * (1.5 if liked else 1.0), other(plan) * (0.1 if liked else 1.0)))
+
+    found(Machine(), measure=False)  # nothing is compiled from here on
+    monkeypatch.setattr(search._Search, "_predicted", predicted)
+    made = search.search(base(), Wanted(seconds=None, steps=200, measure=False), None)
+    assert {"temporaries stored", "no packs"} <= {
+        *made.plan.changes
+    } and "no loop fusion" not in made.plan.changes
+
+
 def test_an_interrupt_keeps_the_best_so_far(found: Callable[..., Tuned]) -> None:
     calls = 0
 
