@@ -36,7 +36,7 @@ def test_samples_are_counted_by_core() -> None:
 
 def test_experiments_are_told_apart() -> None:
     names = [e.name for e in learned.experiments()]
-    assert len(names) == len({*names}) == len(learned.SEEDS) * (len(learned.KINDS) + 8)
+    assert len(names) == len({*names}) == len(learned.SEEDS) * (len(learned.KINDS) + 9)
 
 
 def test_a_part_of_the_data_is_whole_programs() -> None:
