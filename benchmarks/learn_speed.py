@@ -40,7 +40,7 @@ from polyfuse.learn.timing import known_result
 from polyfuse.runtime.cache.plans import keep_plan
 from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.tuning import candidates
-from polyfuse.tuning.judges import Prediction
+from polyfuse.tuning.judges import Prediction, surest
 from polyfuse.tuning.table import Variant
 from polyfuse.tuning.trial import recipes
 from polyfuse.tuning.tuner import SURE
@@ -120,8 +120,7 @@ def choice(maker: Maker, base: Compilation, model: Model, file: Path) -> Variant
         way = candidates.compilation_of(base, both)
         if candidates.Maker(*maker.projected, judge)(way, both) is not None:
             found[both] = Prediction(tuple(map(float, model.each(judge.found)[:, 0])))
-    able = (v for v in found if found[v].surely_less(own, SURE))
-    return min(able, key=lambda v: found[v].seconds, default=variants[0])
+    return [*found][surest([*found.values()], SURE)]
 
 
 def make_choice(maker: Maker, program: Program, model: Model, file: Path) -> Variant:

@@ -51,6 +51,13 @@ class Prediction:
         return all(a < part * b for a, b in zip(self.each, other.each, strict=False))
 
 
+def surest(predictions: Sequence[Prediction], part: float) -> int:
+    """The place of the fastest plan that is surely below such a part of the first one; else 0, the first."""
+    usual = predictions[0]
+    able = [k for k, p in enumerate(predictions) if p.surely_less(usual, part)]
+    return min(able, key=lambda k: predictions[k].seconds, default=0)
+
+
 class Judge(Protocol):
     """A cost model of variants."""
 

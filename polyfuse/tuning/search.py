@@ -44,7 +44,7 @@ from polyfuse.tuning.candidates import (
     compilation_of,
     proposals,
 )
-from polyfuse.tuning.judges import Prediction, judge_for
+from polyfuse.tuning.judges import Prediction, judge_for, surest
 from polyfuse.tuning.space import WALKS, Space, Steps, Walk, first_steps, having
 from polyfuse.tuning.table import OF_THREADS, Row, Tuning, Variant, keep_choices
 from polyfuse.tuning.trials import ChildTimer, Timer, TrialFailed
@@ -306,15 +306,15 @@ class _Search:
         if first is not None and measured:
             chosen = _taken(self.last or [r for r in rows if r.measured is not None])
         else:
-            able = (v for v in self.walk.ranked if self._surely_less(v))
-            chosen = Variant() if failed else next(able, Variant())
+            chosen = Variant() if failed else self._surest()
             note = note or f"the {self.make.judge.name} model decides"
         made = Tuning(self.base.graph.name, tuple(rows), chosen, note, judge=self.make.judge.name)
         return about(made, self.base)
 
-    def _surely_less(self, plan: Variant) -> bool:
-        found, usual = self.predictions.get(plan), self.predictions.get(Variant())
-        return found is not None and usual is not None and found.surely_less(usual, SURE)
+    def _surest(self) -> Variant:
+        """What each member of the model surely likes better than the default, which is asked of first."""
+        plans = [*self.predictions]
+        return plans[surest([*self.predictions.values()], SURE)] if plans[:1] == [Variant()] else Variant()
 
 
 def _taken(rows: Sequence[Row]) -> Variant:
